@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the argument `diversity` and the configuration to the diversity measure of a run."""
+
+import importlib
+import logging
+import os
+import sys
+from typing import Any
+
+import torch
+
+from trl_diversity.diversity import DiversityMeasure, NgramDiversity, PartitionDiversity, UnlikelinessDiversity
+from trl_diversity.equivalence import load_equivalence_model
+from trl_diversity.trainers.darling_config import MEASURE_SETTINGS, DarlingConfig
+
+
+logger = logging.getLogger(__name__)
+
+_MODEL_SETTINGS = [name for name in MEASURE_SETTINGS if name.startswith("partition_")]
+
+
+def check_diversity_argument(diversity: Any, args: DarlingConfig) -> None:
+    """
+    Refuse an argument `diversity` that contradicts the configuration. Loads nothing.
+
+    Raises:
+        `TypeError`: if `diversity` is none of the accepted kinds.
+        `ValueError`: if both name a measure, or neither does.
+    """
+    if diversity is None:
+        if args.diversity_measure == "partition" and args.partition_model is None:
+            raise ValueError(
+                "`diversity_measure: partition` needs an equivalence model. Set `partition_model` to the name or path "
+                "of a pair classifier or a sentence-transformers model, pass `diversity=` to the trainer, or choose "
+                "`diversity_measure: ngram`, 'unlikeliness' or 'none'."
+            )
+        return
+    if isinstance(diversity, str):
+        # The argument goes before `partition_model`; how that model is used is still configured.
+        conflicting = args.settings_that_differ(["diversity_measure"])
+    elif hasattr(diversity, "score_pairs"):
+        conflicting = args.settings_that_differ(["diversity_measure", *_MODEL_SETTINGS])
+    elif callable(diversity):
+        conflicting = args.settings_that_differ(["diversity_measure", *MEASURE_SETTINGS])
+    else:
+        raise TypeError(
+            f"`diversity` is {type(diversity).__name__}; accepted are a name or path, an equivalence model (an object "
+            "with `score_pairs`) or a diversity measure (a callable over groups)."
+        )
+    if conflicting:
+        names = ", ".join(f"`{name}`" for name in conflicting)
+        raise ValueError(
+            f"`diversity` was given to the trainer, and the configuration sets {names}, which would have no effect on "
+            "it. Give one of the two."
+        )
+
+
+def resolve_diversity(diversity: Any, args: DarlingConfig, device: torch.device) -> DiversityMeasure | None:
+    """
+    The diversity measure of a run.
+
+    Args:
+        diversity (`str`, [`EquivalenceModel`], [`DiversityMeasure`] or `None`):
+            The trainer's argument. It goes before the configuration.
+        args ([`DarlingConfig`]):
+            The configuration.
+        device (`torch.device`):
+            Where a local equivalence model goes if the configuration does not say.
+
+    Returns:
+        [`DiversityMeasure`], or `None` for plain GRPO.
+    """
+    if isinstance(diversity, str):
+        return _partition(_load(diversity, args, device), args)
+    if diversity is None:
+        if args.diversity_measure == "none":
+            return None
+        if args.diversity_measure == "partition":
+            return _partition(_load(str(args.partition_model), args, device), args)
+        if args.diversity_measure == "ngram":
+            return NgramDiversity(args.ngram_n)
+        if args.diversity_measure == "unlikeliness":
+            return UnlikelinessDiversity(args.beta_rank)
+        diversity = import_dotted(args.diversity_measure)
+        diversity = diversity() if isinstance(diversity, type) else diversity
+    return _partition(diversity, args) if hasattr(diversity, "score_pairs") else diversity
+
+
+def import_dotted(path: str) -> Any:
+    """
+    Import `package.module.name`; modules of the working directory are found too.
+
+    Raises:
+        `ValueError`: if the module cannot be imported or has no such name.
+    """
+    module_name, _, name = path.rpartition(".")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"Nothing can be imported from the dotted path {path!r}: {error}.") from error
+
+
+def _load(name_or_path: str, args: DarlingConfig, device: torch.device) -> Any:
+    return load_equivalence_model(
+        name_or_path,
+        threshold=args.partition_threshold,
+        device=args.partition_device or str(device),
+        dtype=args.partition_dtype,
+        trust_remote_code=args.trust_remote_code,
+    )
+
+
+def _partition(model: Any, args: DarlingConfig) -> PartitionDiversity:
+    measure = PartitionDiversity(model, clustering=args.clustering, short_answer_rule=args.short_answer_rule)
+    logger.info(
+        "Darling compares completions with %s, threshold %.4g, clustering %s.",
+        type(model).__name__,
+        measure.threshold,
+        measure.clustering,
+    )
+    return measure
