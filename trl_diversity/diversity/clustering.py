@@ -109,7 +109,7 @@ class Scheduler(Protocol):
     """Decides in rounds which pairs of one group are judged. A round is empty once the outcome is certain."""
 
     def next_pairs(self) -> list[Pair]:
-        """Pairs to be judged now; none of them can be inferred from what is known, nor from another one of them."""
+        """Pairs to be judged now; none of them can be inferred from what is known."""
         ...
 
     def record(self, pair: Pair, equivalent: bool) -> None:
@@ -121,30 +121,44 @@ class ClosureScheduler:
     """
     Asks for pairs until the transitive closure is certain, never for two members of one cluster.
 
-    The pairs of one round form a forest over the clusters known so far. So with transitive judgements no question is
-    wasted: a group of `n` in `k` clusters costs `n - k` positive answers, and each pair across clusters once.
+    A round holds a forest over the clusters that were not compared yet, and all pairs across clusters that were found
+    different. So with transitive judgements no question is wasted: a group of `n` in `k` clusters costs `n - k`
+    positive answers, and each pair across clusters once. Rounds are few, at most about `n`.
     """
 
     def __init__(self, n: int):
         self._sets = UnionFind(n)
-        # Neighbours first, then those two apart, and so on: rounds become long paths, and there are few of them.
+        self._different: list[Pair] = []
+        # Neighbours first, then those two apart, and so on: forests become long paths, and there are few of them.
         self._open = [(start, start + gap) for gap in range(1, n) for start in range(n - gap)]
 
     def next_pairs(self) -> list[Pair]:
-        self._open = [pair for pair in self._open if self._sets.find(pair[0]) != self._sets.find(pair[1])]
+        found_different = {self._clusters(pair) for pair in self._different}
         forest = UnionFind(len(self._sets.labels()))
-        chosen = [pair for pair in self._open if forest.union(self._sets.find(pair[0]), self._sets.find(pair[1]))]
-        asked = set(chosen)
-        self._open = [pair for pair in self._open if pair not in asked]
+        chosen: list[Pair] = []
+        remaining: list[Pair] = []
+        for pair in self._open:
+            first, second = self._clusters(pair)
+            if first == second:
+                continue  # follows from what is known
+            is_asked = (first, second) in found_different or forest.union(first, second)
+            (chosen if is_asked else remaining).append(pair)
+        self._open = remaining
         return chosen
 
     def record(self, pair: Pair, equivalent: bool) -> None:
         if equivalent:
             self._sets.union(*pair)
+        else:
+            self._different.append(pair)
 
     def labels(self) -> list[int]:
         """Cluster of every item, numbered by first appearance. Certain once `next_pairs` gave none."""
         return self._sets.labels()
+
+    def _clusters(self, pair: Pair) -> Pair:
+        first, second = self._sets.find(pair[0]), self._sets.find(pair[1])
+        return min(first, second), max(first, second)
 
 
 class GreedyScheduler:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quality and diversity of a group become its rewards."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -47,7 +48,8 @@ def darling_reward(
             Least value of the normalised diversity; what wrong completions get with `correct_only`.
         diversity_norm (`str`, *optional*, defaults to `"linear"`):
             Norm of the paper. `"linear"` is the diversity itself, `"sigmoid"` is `1 / (1 + exp(-Div))`, `"minmax"`
-            stretches the group to `[0, 1]` (all equal: 1), `"inverse_size"` is one over the size of the cluster.
+            stretches the group to `[0, 1]` (all equal: 1), `"inverse_size"` is one over the size of the cluster
+            (it reads the labels alone).
         quality_shift (`str`, *optional*, defaults to `"auto"`):
             What happens to qualities below 0, where a product would pay duplicates. `"auto"` lifts the group so that
             its lowest quality is 0, if that is negative; `"none"` leaves the quality as it is (the paper's letter);
@@ -62,16 +64,23 @@ def darling_reward(
         `list[float]` of length `n`: the rewards. NaN where the quality is NaN. A single completion gets its quality.
 
     Raises:
-        `ValueError`: if an option is unknown, lengths differ, a quality is infinite, a diversity lies outside
-        `[0, 1]`, `"inverse_size"` has no labels, or most qualities are negative where that is not allowed.
+        `ValueError`: if an option is unknown, floor or weight are out of range, lengths differ, a quality is infinite,
+        a diversity lies outside `[0, 1]`, `"inverse_size"` has no labels, or most qualities are negative where that is
+        not allowed.
     """
     q = np.asarray(quality, dtype=np.float64)
     div = np.asarray(diversity, dtype=np.float64)
     _check_options(combine, diversity_norm, quality_shift)
+    _check_numbers(diversity_weight, diversity_floor)
     counted = q > 0 if correct_only else np.ones(len(q), dtype=bool)
     _check_values(q, div, labels, counted)
     if len(q) <= 1:
         return q.tolist()
+    if diversity_norm == "inverse_size" and labels is None:
+        raise ValueError(
+            "`diversity_norm='inverse_size'` needs clusters, and this diversity measure has none. Use a partition "
+            "with `clustering='closure'` or 'greedy', or another norm."
+        )
     if combine == "add":
         div = np.where(counted, div, diversity_floor)
         return (_z_score(_shift(q, quality_shift)) + diversity_weight * _z_score(div)).tolist()
@@ -109,11 +118,13 @@ def _check_options(combine: str, diversity_norm: str, quality_shift: str) -> Non
     ):
         if value not in accepted:
             raise ValueError(f"`{name}` is {value!r}; accepted are {', '.join(map(repr, accepted))}.")
-    if combine == "add" and diversity_norm != "linear":
-        raise ValueError(
-            f"`diversity_norm={diversity_norm!r}` has no effect with `combine='add'`, which standardises the "
-            "diversity of each group. Leave it at 'linear'."
-        )
+
+
+def _check_numbers(diversity_weight: float, diversity_floor: float) -> None:
+    if not 0 <= diversity_floor <= 1:
+        raise ValueError(f"`diversity_floor` lies in [0, 1], as the norm of the diversity; got {diversity_floor}.")
+    if not math.isfinite(diversity_weight):
+        raise ValueError(f"`diversity_weight` is a finite number; got {diversity_weight}.")
 
 
 def _check_values(q: np.ndarray, div: np.ndarray, labels: Sequence[int] | None, counted: np.ndarray) -> None:
@@ -145,11 +156,6 @@ def _normalise(div: np.ndarray, labels: Sequence[int] | None, counted: np.ndarra
     if how == "minmax":
         spread = div.max() - div.min()
         return (div - div.min()) / spread if spread > 0 else np.ones_like(div)
-    if labels is None:
-        raise ValueError(
-            "`diversity_norm='inverse_size'` needs clusters, and this diversity measure has none. Use a partition "
-            "with `clustering='closure'` or 'greedy', or another norm."
-        )
     _, cluster, sizes = np.unique(np.asarray(labels)[counted], return_inverse=True, return_counts=True)
     return 1.0 / sizes[cluster]
 

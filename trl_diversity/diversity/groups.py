@@ -10,7 +10,9 @@ from typing import Any
 DIVERSITY_TEXTS = ("full", "after_think", "answer", "last_tokens")
 
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
-_ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
+_ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)(?:</answer>|\Z)", re.DOTALL)
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is text: it opens and closes nothing
+_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def completion_text(completion: str | list[dict[str, Any]]) -> str:
 
 def _assistant_text(message: dict[str, Any]) -> str:
     content = message_text(message.get("content"))
-    reasoning = message_text(message.get("reasoning_content") or message.get("thinking"))
+    reasoning = message_text(next((message[key] for key in _REASONING_FIELDS if message.get(key)), None))
     return f"{_THINK_OPEN}\n{reasoning}\n{_THINK_CLOSE}\n\n{content}" if reasoning else content
 
 
@@ -124,7 +126,7 @@ def narrow_text(text: str, part: str = "full", keep_last_tokens: Callable[[str],
         `str`: the text to compare.
 
     Raises:
-        `ValueError`: if `part` is unknown.
+        `ValueError`: if `part` is unknown, or `"last_tokens"` has no `keep_last_tokens`.
     """
     if part == "full":
         return text
@@ -135,7 +137,9 @@ def narrow_text(text: str, part: str = "full", keep_last_tokens: Callable[[str],
         return "" if _THINK_OPEN in text else text
     if part == "answer":
         return final_answer(text) or ""
-    if part == "last_tokens" and keep_last_tokens is not None:
+    if part == "last_tokens":
+        if keep_last_tokens is None:
+            raise ValueError("`diversity_text='last_tokens'` needs `keep_last_tokens`, which cuts a text to its end.")
         return keep_last_tokens(text)
     raise ValueError(f"`diversity_text` is {part!r}; accepted are {', '.join(map(repr, DIVERSITY_TEXTS))}.")
 
@@ -148,11 +152,12 @@ def final_answer(text: str) -> str | None:
     start = text.rfind("\\boxed{")
     if start < 0:
         return None
-    depth = 0
-    for position in range(start + len("\\boxed"), len(text)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
+    start += len("\\boxed{")
+    depth = 1
+    for brace in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
         if depth == 0:
-            return text[start + len("\\boxed{") : position].strip()
+            return text[start : brace.start()].strip()
     return None  # the box is never closed
 
 

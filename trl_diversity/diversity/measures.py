@@ -86,11 +86,13 @@ class PartitionDiversity:
     ):
         if clustering not in CLUSTERINGS:
             raise ValueError(f"`clustering` is {clustering!r}; accepted are {', '.join(map(repr, CLUSTERINGS))}.")
-        if threshold is not None and not 0 <= threshold <= 1:
-            raise ValueError(f"`threshold` is a probability in [0, 1]; got {threshold}.")
+        if threshold is None:
+            threshold = model.threshold
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"The threshold of {type(model).__name__} is a probability in [0, 1]; got {threshold}.")
         self.model = model
         self.clustering = clustering
-        self.threshold = model.threshold if threshold is None else threshold
+        self.threshold = threshold
         self.short_answer_rule = short_answer_rule
         self._statistics: Counter[str] = Counter()
 
@@ -107,7 +109,7 @@ class PartitionDiversity:
 
     def pop_statistics(self) -> dict[str, int]:
         """Counts since the last call, then cleared: `pairs_scored`, `pairs_skipped` and what the model counts."""
-        statistics = dict(self._statistics)
+        statistics = {name: self._statistics[name] for name in ("pairs_scored", "pairs_skipped")}
         self._statistics.clear()
         pop_model_statistics = getattr(self.model, "pop_statistics", None)
         return statistics | (pop_model_statistics() if pop_model_statistics else {})
@@ -126,13 +128,13 @@ class PartitionDiversity:
 
     def _checked(self, scores: Sequence[float], texts: list[tuple[str, str]]) -> list[float]:
         model = type(self.model).__name__
-        values = [float(score) for score in scores]
+        values = [math.nan if score is None else float(score) for score in scores]
         if len(values) != len(texts):
             raise ValueError(f"{model}.score_pairs gave {len(values)} scores for {len(texts)} pairs; give one each.")
-        for value, (first, second) in zip(values, texts, strict=True):
+        for score, value, (first, second) in zip(scores, values, texts, strict=True):
             if not 0 <= value <= 1:  # also true for NaN
                 raise ValueError(
-                    f"{model}.score_pairs gave {value} for the pair ({_shorten(first)!r}, {_shorten(second)!r}). "
+                    f"{model}.score_pairs gave {score} for the pair ({_shorten(first)!r}, {_shorten(second)!r}). "
                     "A score is the probability that the two mean the same, a finite number in [0, 1]."
                 )
         return values
