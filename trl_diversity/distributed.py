@@ -56,6 +56,11 @@ def exchange(value: T | None, error: Exception | None, rank: int) -> list[T]:
     return [outcome for _, outcome in outcomes]  # type: ignore[misc]
 
 
+def max_over_ranks(value: int) -> int:
+    """The largest of the values that the ranks pass. Collective: every rank reaches this."""
+    return max(gather_in_rank_order([value]))
+
+
 def deal_out(costs: Sequence[float], world_size: int) -> list[list[int]]:
     """
     Deal pieces of work out over the ranks so that their costs are balanced: the dearest first, to the least loaded.

@@ -2,13 +2,14 @@
 """Arguments of [`DarlingTrainer`]: those of TRL's `GRPOConfig`, and how diversity is measured and combined."""
 
 import math
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 
 from trl import GRPOConfig
 
 from trl_diversity.diversity.clustering import CLUSTERINGS
 from trl_diversity.diversity.combine import COMBINES, DIVERSITY_NORMS, QUALITY_SHIFTS
 from trl_diversity.diversity.groups import DIVERSITY_TEXTS
+from trl_diversity.trainers.config_checks import check_aggregation, check_save_steps, settings_that_differ
 
 
 DIVERSITY_MEASURES = ("partition", "ngram", "unlikeliness", "none")
@@ -196,20 +197,11 @@ class DarlingConfig(GRPOConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.multi_objective_aggregation == "normalize_then_sum":
-            raise ValueError(
-                "`multi_objective_aggregation='normalize_then_sum'` would normalise the combined reward again. Use "
-                "'sum_then_normalize', and `reward_weights` to weigh the quality rewards."
-            )
+        check_aggregation(self)
+        check_save_steps(self)
         self._check_choices()
         self._check_ranges()
         self._check_effects()
-        check_save_steps(self)
-
-    def settings_that_differ(self, names) -> list[str]:
-        """Those of the named arguments that were changed from their defaults."""
-        defaults = {f.name: f.default if f.default is not MISSING else None for f in fields(self)}
-        return [name for name in names if getattr(self, name) != defaults[name]]
 
     def _check_choices(self):
         if self.diversity_measure not in DIVERSITY_MEASURES and "." not in self.diversity_measure:
@@ -242,7 +234,7 @@ class DarlingConfig(GRPOConfig):
 
     def _check_effects(self):
         """An option that would change nothing is a misunderstanding: say so before anything is trained."""
-        for name in self.settings_that_differ(MEASURE_SETTINGS):
+        for name in settings_that_differ(self, MEASURE_SETTINGS):
             measures = MEASURE_SETTINGS[name]
             if self.diversity_measure in DIVERSITY_MEASURES and self.diversity_measure not in measures:
                 raise ValueError(
@@ -256,8 +248,15 @@ class DarlingConfig(GRPOConfig):
             )
         if self.combine == "add" and self.diversity_floor and not self.partition_correct_only:
             raise ValueError("`diversity_floor` has no effect with `combine: add`. Leave it at 0.")
-        if self.combine == "multiply" and self.diversity_weight != 1.0:
-            raise ValueError("`diversity_weight` has no effect with `combine: multiply`. Leave it at 1.")
+        for name, other, value in (
+            ("diversity_weight", "combine", "add"),
+            ("allow_negative_quality", "quality_shift", "none"),
+            ("diversity_last_tokens", "diversity_text", "last_tokens"),
+        ):
+            if getattr(self, other) != value and settings_that_differ(self, [name]):
+                raise ValueError(
+                    f"`{name}` has no effect with `{other}: {getattr(self, other)}`. It belongs to `{other}: {value}`."
+                )
         if self.diversity_norm == "inverse_size" and (
             self.diversity_measure in ("ngram", "unlikeliness") or self.clustering == "pairwise"
         ):
@@ -265,33 +264,3 @@ class DarlingConfig(GRPOConfig):
                 "`diversity_norm: inverse_size` needs clusters: use `diversity_measure: partition` with `clustering: "
                 "closure` or 'greedy'."
             )
-
-
-def check_save_steps(args: GRPOConfig, save_steps: float | None = None) -> None:
-    """
-    Refuse checkpoints that cut a generation batch, from which a run cannot be resumed exactly.
-
-    Args:
-        args ([`~trl.GRPOConfig`]):
-            Arguments of the run.
-        save_steps (`int`, *optional*):
-            Optimizer steps between checkpoints, where it is known better than from `args` (a share of the run was
-            configured).
-
-    Raises:
-        `ValueError`: with the nearest valid values.
-    """
-    save_steps = args.save_steps if save_steps is None else save_steps
-    if args.save_strategy != "steps" or save_steps < 1:
-        return
-    micro_steps = int(args.steps_per_generation or 1) * args.num_iterations  # TRL has set it by now
-    period = micro_steps // math.gcd(micro_steps, args.gradient_accumulation_steps)
-    below, rest = divmod(int(save_steps), period)
-    if rest:
-        nearest = max(round(save_steps / period), 1) * period
-        raise ValueError(
-            f"`save_steps={int(save_steps)}` cuts a generation batch, which spans {period} optimizer steps "
-            f"(steps_per_generation={args.steps_per_generation} x num_iterations={args.num_iterations}, "
-            f"gradient_accumulation_steps={args.gradient_accumulation_steps}). A run resumes exactly only between "
-            f"generations: the nearest valid value is {nearest}, as is any multiple of {period}."
-        )

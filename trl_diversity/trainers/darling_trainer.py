@@ -11,6 +11,8 @@ from trl.trainer.utils import get_config_model_id
 from trl_diversity.distributed import exchange, local_slice, map_dealt_out
 from trl_diversity.diversity import CompletionGroup, GroupDiversity
 from trl_diversity.diversity.groups import completion_text, make_groups, narrow_text, prompt_text
+from trl_diversity.likelihood import assistant_tail
+from trl_diversity.trainers.base_trainer import RewardColumnTrainer
 from trl_diversity.trainers.darling_config import DarlingConfig
 from trl_diversity.trainers.diversity_source import check_diversity_argument, resolve_diversity
 from trl_diversity.trainers.diversity_step import (
@@ -25,13 +27,15 @@ from trl_diversity.trainers.diversity_step import (
 )
 from trl_diversity.trainers.logprobs import mean_token_logprobs
 from trl_diversity.trainers.reward_column import append_reward_column, kept_errors, weighted_quality
-from trl_diversity.trainers.saving import CleanSavingTrainer
 
 
 logger = get_logger(__name__)
 
+_COLUMNS = ("quality", "diversity", "cluster")  # ours in the completions table
+_TAGS = {"answer": ("<answer>", "</answer>"), "after_think": ("<think>", "</think>")}  # by `diversity_text`
 
-class DarlingTrainer(CleanSavingTrainer):
+
+class DarlingTrainer(RewardColumnTrainer):
     """
     GRPO that rewards quality times semantic diversity, so that a policy does not end up saying one thing.
 
@@ -89,7 +93,6 @@ class DarlingTrainer(CleanSavingTrainer):
     """
 
     args: DarlingConfig
-    model: Any
 
     _tag_names = ["trl", "grpo", "darling"]
     _name = "Darling"
@@ -134,7 +137,7 @@ class DarlingTrainer(CleanSavingTrainer):
         check_diversity_argument(diversity, args)
         super().__init__(
             model=model,
-            reward_funcs=list(reward_funcs) if isinstance(reward_funcs, list) else reward_funcs,
+            reward_funcs=reward_funcs,
             args=args,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
@@ -150,30 +153,22 @@ class DarlingTrainer(CleanSavingTrainer):
         )
         self.diversity = resolve_diversity(diversity, args, self.accelerator.device)
         self.quality_weights = append_reward_column(self, "darling")  # (n_functions,)
-        self._sampled_ids: tuple[list, list] = ([], [])
         self._said_single = False
+        self._refuse_special_tags()
         if getattr(self.diversity, "needs_logprobs", False):
-            self._refuse_unknown_tokens(tools, environment_factory)
+            name = getattr(self.diversity, "name", "diversity")
+            self._refuse_unknown_tokens(f"The measure {name!r}", tools, environment_factory)
 
-    def _refuse_unknown_tokens(self, tools, environment_factory):
-        """Log-probabilities are recomputed from prompt and completion ids alone; refuse what needs more than these."""
-        columns = getattr(self.train_dataset, "column_names", None) or []
-        for name, is_used in (
-            ("tools", tools),
-            ("rollout_func", self.rollout_func is not None),
-            ("environment_factory", environment_factory is not None),
-            ("images", self._is_vlm or "image" in columns or "images" in columns),
-        ):
-            if is_used:
+    def _refuse_special_tags(self):
+        """TRL decodes completions without special tokens: tags that are special tokens would never be found."""
+        for tag in _TAGS.get(self.args.diversity_text, ()):
+            ids = self._tokenizer(tag, add_special_tokens=False)["input_ids"]
+            if tag not in self._tokenizer.decode(ids, skip_special_tokens=True):
                 raise ValueError(
-                    f"The diversity measure {getattr(self.diversity, 'name', '')!r} needs the policy's likelihood of "
-                    f"its completions, which is not supported together with `{name}`. Use another measure."
+                    f"`diversity_text: {self.args.diversity_text}` looks for {tag}, which is a special token of this "
+                    "tokenizer and is dropped when completions are decoded. Register it as a normal token, or use "
+                    "`diversity_text: full`."
                 )
-
-    def _generate(self, prompts: list):
-        output = super()._generate(prompts)
-        self._sampled_ids = output[0], output[1]  # prompt ids and completion ids, which the reward step is not given
-        return output
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         is_training = self.model.training  # read before anything calls `eval()`
@@ -200,7 +195,12 @@ class DarlingTrainer(CleanSavingTrainer):
         """The groups of the whole batch, the same on every rank."""
         error, rows = None, None
         try:
-            texts = [narrow_text(completion_text(c), self.args.diversity_text, self._last_tokens) for c in completions]
+            texts = [completion_text(completion) for completion in completions]
+            if self.args.diversity_text == "after_think":
+                # A chat template may have opened the think block, which the completion then only closes
+                tails = [assistant_tail(ids, self._tokenizer) for ids in self._sampled_ids[0]]
+                texts = [tail + text for tail, text in zip(tails, texts, strict=True)]
+            texts = [narrow_text(text, self.args.diversity_text, self._last_tokens) for text in texts]
             logprobs: list[float] | list[None] = [None] * len(texts)
             if getattr(self.diversity, "needs_logprobs", False):
                 logprobs = mean_token_logprobs(self, *self._sampled_ids)
@@ -240,6 +240,11 @@ class DarlingTrainer(CleanSavingTrainer):
         results, statistics = score_groups(self.diversity, groups)
         return results, {**statistics, "seconds": time.perf_counter() - started}
 
+    def _log_completion_extra(self, column: str, values: list):
+        if column in _COLUMNS:
+            raise ValueError(f"The column {column!r} of the completions table is Darling's: log under another name.")
+        super()._log_completion_extra(column, values)
+
     def _last_tokens(self, text: str) -> str:
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         kept = ids[-self.args.diversity_last_tokens :]
@@ -250,7 +255,7 @@ class DarlingTrainer(CleanSavingTrainer):
         metrics = quality_metrics(quality)
         # Every step fills the same columns: TRL keeps their latest values, which must stay beside their completions.
         no_values = [[None] * len(group) for group in quality]
-        columns = {"quality": quality, "diversity": no_values, "cluster": no_values}
+        columns = dict(zip(_COLUMNS, (quality, no_values, no_values), strict=True))
         if diversities is not None:
             metrics |= diversity_metrics(diversities, rewards)
             columns["diversity"] = [diversity.scores for diversity in diversities]
@@ -262,7 +267,7 @@ class DarlingTrainer(CleanSavingTrainer):
             self._log_metric(name, value)
         for name, groups in columns.items():
             values = [value for group in groups for value in group]
-            self._log_completion_extra(name, local_slice(values, n_local, self.accelerator.process_index))
+            super()._log_completion_extra(name, local_slice(values, n_local, self.accelerator.process_index))
         unscored = sum(value != value for group in quality for value in group)
         if unscored:
             logger.warning(

@@ -11,12 +11,14 @@ import torch
 
 from trl_diversity.diversity import DiversityMeasure, NgramDiversity, PartitionDiversity, UnlikelinessDiversity
 from trl_diversity.equivalence import load_equivalence_model
+from trl_diversity.trainers.config_checks import settings_that_differ
 from trl_diversity.trainers.darling_config import MEASURE_SETTINGS, DarlingConfig
 
 
 logger = logging.getLogger(__name__)
 
-_MODEL_SETTINGS = [name for name in MEASURE_SETTINGS if name.startswith("partition_")]
+# How an equivalence model is used, whoever brings it; the other settings choose or shape another one.
+_USE_OF_A_MODEL = ("clustering", "short_answer_rule")
 
 
 def check_diversity_argument(diversity: Any, args: DarlingConfig) -> None:
@@ -35,24 +37,28 @@ def check_diversity_argument(diversity: Any, args: DarlingConfig) -> None:
                 "`diversity_measure: ngram`, 'unlikeliness' or 'none'."
             )
         return
-    if isinstance(diversity, str):
-        # The argument goes before `partition_model`; how that model is used is still configured.
-        conflicting = args.settings_that_differ(["diversity_measure"])
-    elif hasattr(diversity, "score_pairs"):
-        conflicting = args.settings_that_differ(["diversity_measure", *_MODEL_SETTINGS])
-    elif callable(diversity):
-        conflicting = args.settings_that_differ(["diversity_measure", *MEASURE_SETTINGS])
-    else:
-        raise TypeError(
-            f"`diversity` is {type(diversity).__name__}; accepted are a name or path, an equivalence model (an object "
-            "with `score_pairs`) or a diversity measure (a callable over groups)."
-        )
-    if conflicting:
+    # A name goes before `partition_model`; how that model is used is still configured.
+    others = [] if isinstance(diversity, str) else _settings_of_another_measure(diversity, "`diversity`")
+    if conflicting := settings_that_differ(args, ["diversity_measure", *others]):
         names = ", ".join(f"`{name}`" for name in conflicting)
         raise ValueError(
             f"`diversity` was given to the trainer, and the configuration sets {names}, which would have no effect on "
             "it. Give one of the two."
         )
+
+
+def _settings_of_another_measure(measure: Any, what: str) -> list[str]:
+    """Settings that have no effect on a measure or an equivalence model that the configuration did not build."""
+    if not isinstance(measure, type):
+        if hasattr(measure, "score_pairs"):
+            return [name for name in MEASURE_SETTINGS if name not in _USE_OF_A_MODEL]
+        if callable(measure):
+            return list(MEASURE_SETTINGS)
+    kind = f"the class {measure.__name__}" if isinstance(measure, type) else f"of type {type(measure).__name__}"
+    raise TypeError(
+        f"{what} is {kind}; accepted are a name or path, an equivalence model (an object with `score_pairs`) or a "
+        "diversity measure (a callable over groups)."
+    )
 
 
 def resolve_diversity(diversity: Any, args: DarlingConfig, device: torch.device) -> DiversityMeasure | None:
@@ -81,9 +87,18 @@ def resolve_diversity(diversity: Any, args: DarlingConfig, device: torch.device)
             return NgramDiversity(args.ngram_n)
         if args.diversity_measure == "unlikeliness":
             return UnlikelinessDiversity(args.beta_rank)
-        diversity = import_dotted(args.diversity_measure)
-        diversity = diversity() if isinstance(diversity, type) else diversity
+        diversity = _import_measure(args)
     return _partition(diversity, args) if hasattr(diversity, "score_pairs") else diversity
+
+
+def _import_measure(args: DarlingConfig) -> Any:
+    what = f"`diversity_measure: {args.diversity_measure}`"
+    measure = import_dotted(args.diversity_measure)
+    measure = measure() if isinstance(measure, type) else measure
+    if conflicting := settings_that_differ(args, _settings_of_another_measure(measure, what)):
+        names = ", ".join(f"`{name}`" for name in conflicting)
+        raise ValueError(f"{what} is a measure of its own: {names} would have no effect on it. Remove one of the two.")
+    return measure
 
 
 def import_dotted(path: str) -> Any:
@@ -94,6 +109,8 @@ def import_dotted(path: str) -> Any:
         `ValueError`: if the module cannot be imported or has no such name.
     """
     module_name, _, name = path.rpartition(".")
+    if not all(part.isidentifier() for part in path.split(".")):
+        raise ValueError(f"{path!r} is no dotted path: give `package.module.name`.")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -38,6 +38,16 @@ def append_reward_column(trainer: GRPOTrainer, name: str) -> torch.Tensor:
     return quality_weights
 
 
+def only_reward_column(name: str) -> Callable[..., list[float]]:
+    """A reward function that stands for the column where there is no other: TRL needs at least one."""
+
+    def placeholder(prompts: list, **kwargs: Any) -> list[float]:
+        return _placeholder(prompts)
+
+    placeholder.__name__ = name
+    return placeholder
+
+
 def weighted_quality(rewards_per_func: torch.Tensor, quality_weights: torch.Tensor) -> torch.Tensor:
     """
     Weighted sum of the quality columns, by TRL's rule: what a function did not score counts nothing.
@@ -69,14 +79,18 @@ def kept_errors(trainer: GRPOTrainer) -> Iterator[list[Exception]]:
         `list[Exception]`: filled with what was caught.
     """
     errors: list[Exception] = []
-    originals = trainer.reward_funcs
-    trainer.reward_funcs = [
-        _guard(function, name, errors) for function, name in zip(originals, trainer.reward_func_names, strict=True)
+    functions, processing_classes = trainer.reward_funcs, trainer.reward_processing_classes
+    names = trainer.reward_func_names
+    trainer.reward_funcs = [_guard(function, name, errors) for function, name in zip(functions, names, strict=True)]
+    guarded: list[Any] = [
+        None if processing_class is None else _GuardedProcessingClass(processing_class, name, errors)
+        for processing_class, name in zip(processing_classes, names, strict=True)
     ]
+    trainer.reward_processing_classes = guarded
     try:
         yield errors
     finally:
-        trainer.reward_funcs = originals
+        trainer.reward_funcs, trainer.reward_processing_classes = functions, processing_classes
 
 
 def _placeholder(prompts: list, **kwargs: Any) -> list[float]:
@@ -125,6 +139,32 @@ class _GuardedModule(nn.Module):
         return SimpleNamespace(logits=logits)
 
 
+class _GuardedProcessingClass:
+    """A reward model's tokenizer. Where it fails, it hands on one padding token a row: the model is called all the
+    same, since its forward pass may be a collective (FSDP, ZeRO-3)."""
+
+    def __init__(self, processing_class: Any, name: str, errors: list[Exception]):
+        self.processing_class, self.name, self.errors = processing_class, name, errors
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self.processing_class, attribute)
+
+    def __call__(self, text: list[str], **kwargs: Any) -> Any:
+        try:
+            return self.processing_class(text=text, **kwargs)
+        except Exception as error:
+            _keep(error, self.name, self.errors, len(text))
+            input_ids = torch.full((len(text), 1), self.processing_class.pad_token_id)  # (rows, 1)
+            return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
+
+    def apply_chat_template(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self.processing_class.apply_chat_template(*args, **kwargs)
+        except Exception as error:
+            _keep(error, self.name, self.errors, rows=0)
+            return ""
+
+
 def _keep(error: Exception, name: str, errors: list[Exception], rows: int) -> list[float]:
     error.add_note(f"Raised by the reward function '{name}'.")
     errors.append(error)
@@ -133,7 +173,7 @@ def _keep(error: Exception, name: str, errors: list[Exception], rows: int) -> li
 
 def _checked_rewards(rewards: Any, name: str, rows: int) -> list[float]:
     """Rewards as floats, `None` as NaN; what is not one finite number (or `None`) per completion is an error."""
-    if isinstance(rewards, (int, float, str)) or not hasattr(rewards, "__iter__"):
+    if isinstance(rewards, str) or not hasattr(rewards, "__iter__") or getattr(rewards, "ndim", 1) == 0:
         raise TypeError(
             f"The reward function '{name}' returned {rewards!r}; return a list, one reward per completion."
         )
@@ -145,7 +185,7 @@ def _checked_rewards(rewards: Any, name: str, rows: int) -> list[float]:
         )
     floats = [math.nan if value is None else float(value) for value in values]
     for row, value in enumerate(floats):
-        if math.isinf(value):
+        if abs(value) > torch.finfo(torch.float32).max:  # also what is infinite in TRL's tensor alone
             raise ValueError(
                 f"The reward function '{name}' returned {value} for row {row}. Return a finite number, or None for a "
                 "completion that cannot be scored."

@@ -5,16 +5,18 @@ import copy
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import torch
+from huggingface_hub import ModelCard
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
-from trl_diversity.trainers.darling_config import check_save_steps
+from trl_diversity.trainers.config_checks import check_save_steps
 
 
 _SECRET_NAME = re.compile(r"token$|password|secret|api_key", re.IGNORECASE)
@@ -22,7 +24,7 @@ _SECRET_NAME = re.compile(r"token$|password|secret|api_key", re.IGNORECASE)
 
 def is_local_path(value: str) -> bool:
     """Whether a string names a place on this machine: an absolute path, or a file or folder that exists."""
-    return os.path.isabs(value) or (os.sep in value and os.path.exists(value)) or os.path.isdir(value)
+    return os.path.isabs(value) or os.path.exists(value)
 
 
 def scrubbed(value: Any) -> Any:
@@ -51,7 +53,20 @@ def scrubbed_arguments(args: TrainingArguments) -> TrainingArguments:
     return clean
 
 
-def scrub_saved_model(directory: str | os.PathLike, args: TrainingArguments) -> None:
+class CleanWhenPickled:
+    """Stands for training arguments where they are read, and for their scrubbed copy where they are saved."""
+
+    def __init__(self, args: TrainingArguments):
+        self._args = args
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._args, name)
+
+    def __reduce__(self) -> tuple:
+        return copy.copy, (scrubbed_arguments(self._args),)
+
+
+def scrub_saved_model(directory: str | os.PathLike, args: TrainingArguments, adapters: Iterable[str] = ()) -> None:
     """
     Rewrite what `Trainer._save` wrote: arguments without secrets, adapter and card without the base model's path.
 
@@ -60,10 +75,14 @@ def scrub_saved_model(directory: str | os.PathLike, args: TrainingArguments) -> 
             Folder of the saved model.
         args ([`~transformers.TrainingArguments`]):
             Arguments of the run.
+        adapters (`Iterable[str]`, *optional*):
+            Names of the model's adapters. Each may have a folder of its own; other folders are not touched.
     """
     folder = Path(directory)
     torch.save(scrubbed_arguments(args), folder / TRAINING_ARGS_NAME)
-    for config_path in folder.rglob("adapter_config.json"):
+    for config_path in (parent / "adapter_config.json" for parent in (folder, *map(folder.joinpath, adapters))):
+        if not config_path.exists():
+            continue
         config = json.loads(config_path.read_text())
         base = config.get("base_model_name_or_path")
         if base and is_local_path(base):
@@ -74,24 +93,27 @@ def scrub_saved_model(directory: str | os.PathLike, args: TrainingArguments) -> 
 
 
 def scrub_trainer_state(directory: str | os.PathLike) -> None:
-    """Shorten the path of the best checkpoint in a saved trainer state to the folder's name."""
+    """Remove the best checkpoint's path from a saved trainer state; its step stays, by which it is found again."""
     path = Path(directory) / TRAINER_STATE_NAME
     if not path.exists():
         return
     state = json.loads(path.read_text())
-    best = state.get("best_model_checkpoint")
-    if best and os.path.isabs(best):
-        state["best_model_checkpoint"] = Path(best).name
+    if state.get("best_model_checkpoint"):
+        # Null rather than the folder's name, which a resumed run would look for in the working directory
+        state["best_model_checkpoint"] = None
         path.write_text(json.dumps(state, indent=2, sort_keys=True) + "\n")
 
 
-def tidy_model_card(path: str | os.PathLike, model_name: str | None) -> None:
-    """Say "a local checkpoint" where TRL's card, which omits a local base model, would link to a model named None."""
+def tidy_model_card(path: str | os.PathLike, model_name: str, base: str) -> None:
+    """Say "a local checkpoint" where TRL's card would link to a model named None, or by a path that is gone by now."""
     card = Path(path)
     text = card.read_text()
-    text = text.replace("[None](https://huggingface.co/None)", "a local checkpoint")
+    for name in ("None", base) if is_local_path(base) else ("None",):
+        text = text.replace(f"[{name}](https://huggingface.co/{name})", "a local checkpoint")
     text = text.replace('model="None"', f'model="{model_name}"')
     card.write_text(text)
+    if is_local_path(base):
+        _remove_path_from_card(card, base)
 
 
 class CheckpointCallback(TrainerCallback):
@@ -101,48 +123,22 @@ class CheckpointCallback(TrainerCallback):
         self, args: GRPOConfig, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         check_save_steps(args, state.save_steps)  # a share of the run was turned into steps by now
-        if state.best_model_checkpoint is None and state.best_global_step:
+        if state.best_global_step and not os.path.isdir(state.best_model_checkpoint or ""):
             candidate = os.path.join(str(args.output_dir), f"checkpoint-{state.best_global_step}")
             if os.path.isdir(candidate):
                 state.best_model_checkpoint = candidate
-
-
-class CleanSavingTrainer(GRPOTrainer):
-    """A `GRPOTrainer` that saves no token and no local path, and says so where its card would name one."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.add_callback(CheckpointCallback())
-
-    def _save(self, output_dir=None, state_dict=None):
-        super()._save(output_dir, state_dict)
-        if self.args.should_save:
-            scrub_saved_model(output_dir or str(self.args.output_dir), self.args)
-
-    def _save_checkpoint(self, model, trial):
-        super()._save_checkpoint(model, trial)
-        if self.args.should_save:
-            scrub_trainer_state(os.path.join(str(self.args.output_dir), f"checkpoint-{self.state.global_step}"))
-
-    def _push_from_checkpoint(self, checkpoint_folder):
-        if self.args.should_save:
-            scrub_trainer_state(checkpoint_folder)
-        super()._push_from_checkpoint(checkpoint_folder)
-
-    def create_model_card(self, model_name=None, dataset_name=None, tags=None):  # type: ignore[override]
-        """Create the model card as TRL does, without local paths."""
-        if dataset_name is not None and is_local_path(dataset_name):
-            dataset_name = None  # the Hub refuses a path, and it would tell about this machine
-        super().create_model_card(model_name=model_name, dataset_name=dataset_name, tags=tags)
-        if self.is_world_process_zero():
-            tidy_model_card(os.path.join(str(self.args.output_dir), "README.md"), model_name)
 
 
 def _is_secret(name: Any, value: Any) -> bool:
     return isinstance(name, str) and isinstance(value, str) and _SECRET_NAME.search(name) is not None
 
 
-def _remove_path_from_card(card: Path, base: str) -> None:
-    if card.exists():
-        lines = card.read_text().splitlines(keepends=True)
-        card.write_text("".join(line for line in lines if base not in line))
+def _remove_path_from_card(path: Path, base: str) -> None:
+    """Remove the base model from a card's header, where YAML may have folded a long path, and from its text."""
+    if not path.exists():
+        return
+    card = ModelCard.load(path)
+    card.text = "".join(line for line in card.text.splitlines(keepends=True) if base not in line)
+    card.data.base_model = None if card.data.base_model == base else card.data.base_model
+    card.data.tags = [tag for tag in card.data.tags or [] if base not in tag]
+    card.save(path)
