@@ -46,7 +46,10 @@ def exchange(value: T | None, error: Exception | None, rank: int) -> list[T]:
     Returns:
         `list`: the values in rank order.
     """
-    failure = None if error is None else f"rank {rank} failed with {type(error).__name__}: {error}"
+    failure = None
+    if error is not None:
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        failure = f"rank {rank} failed with {type(error).__name__}: {error}{notes}"
     outcomes = gather_in_rank_order([(failure, None if error is not None else value)])
     failures = [failed for failed, _ in outcomes if failed is not None]
     if error is not None:

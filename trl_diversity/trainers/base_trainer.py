@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both trainers share beside the reward: the sampled token ids, and saving without secrets."""
+"""What both trainers share beside the reward: sampled token ids, the order of prompts, saving without secrets."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+from torch.utils.data import Sampler
 from transformers.trainer import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
@@ -55,6 +58,9 @@ class RewardColumnTrainer(GRPOTrainer):
         self._sampled_ids = output[0], output[1]  # prompt ids and completion ids, which the reward step is not given
         return output
 
+    def _get_train_sampler(self, dataset=None):
+        return _OrderOfEpoch(super()._get_train_sampler(dataset), self)
+
     def _refuse_unknown_tokens(self, purpose: str, tools: Any, environment_factory: Any) -> None:
         """Likelihoods are computed from prompt and completion ids alone: refuse by name what needs more."""
         columns = getattr(self.train_dataset, "column_names", None) or []
@@ -103,3 +109,24 @@ class RewardColumnTrainer(GRPOTrainer):
         if self.is_world_process_zero():
             card = os.path.join(str(self.args.output_dir), "README.md")
             tidy_model_card(card, model_name, base=get_config_model_id(self.model.config))
+
+
+class _OrderOfEpoch(Sampler):
+    """
+    TRL's sampler with the order of the epoch that the run is in.
+
+    TRL draws a new order each time, and a resumed run would begin again with the order of the first epoch.
+    """
+
+    def __init__(self, sampler: Any, trainer: GRPOTrainer):
+        self.sampler, self.trainer = sampler, trainer  # a `RepeatSampler`
+
+    def __iter__(self) -> Iterator[int]:
+        if self.sampler.shuffle:
+            generator = self.sampler.generator.manual_seed(self.sampler.seed)
+            for _ in range(int(self.trainer.state.epoch or 0)):
+                torch.randperm(self.sampler.num_samples, generator=generator)
+        return iter(self.sampler)
+
+    def __len__(self) -> int:
+        return len(self.sampler)

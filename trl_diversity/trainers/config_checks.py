@@ -28,6 +28,12 @@ def check_aggregation(args: GRPOConfig) -> None:
         )
 
 
+def generation_period(args: GRPOConfig) -> int:
+    """Optimizer steps from one boundary between generations to the next one that is a boundary between steps too."""
+    micro_steps = int(args.steps_per_generation or 1) * args.num_iterations  # TRL has set it by now
+    return micro_steps // math.gcd(micro_steps, args.gradient_accumulation_steps)
+
+
 def check_save_steps(args: GRPOConfig, save_steps: float | None = None) -> None:
     """
     Refuse checkpoints that cut a generation batch, from which a run cannot be resumed exactly.
@@ -45,8 +51,7 @@ def check_save_steps(args: GRPOConfig, save_steps: float | None = None) -> None:
     save_steps = args.save_steps if save_steps is None else save_steps
     if args.save_strategy != "steps" or save_steps < 1:
         return
-    micro_steps = int(args.steps_per_generation or 1) * args.num_iterations  # TRL has set it by now
-    period = micro_steps // math.gcd(micro_steps, args.gradient_accumulation_steps)
+    period = generation_period(args)
     below, rest = divmod(int(save_steps), period)
     if rest:
         nearest = max(round(save_steps / period), 1) * period

@@ -59,6 +59,8 @@ class DarlState(TrainerCallback, ExportableState):
         saved = callbacks.get(type(self).__name__, {"attributes": {}})["attributes"]
         for attribute, value in saved.items():
             setattr(self, attribute, value)
+        # Transformers saves only the callbacks that the state knows by name
+        callbacks.setdefault(type(self).__name__, self.state())
         if self.std_filter is not None and saved.get("filter_state") is None:
             logger.warning(
                 "The checkpoint holds no state of Darl's standard-deviation filter: its moving average starts anew, "

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments of [`DarlingTrainer`]: those of TRL's `GRPOConfig`, and how diversity is measured and combined."""
 
+import logging
 import math
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from trl_diversity.diversity.combine import COMBINES, DIVERSITY_NORMS, QUALITY_S
 from trl_diversity.diversity.groups import DIVERSITY_TEXTS
 from trl_diversity.trainers.config_checks import check_aggregation, check_save_steps, settings_that_differ
 
+
+logger = logging.getLogger(__name__)
 
 DIVERSITY_MEASURES = ("partition", "ngram", "unlikeliness", "none")
 # The settings that choose or shape a diversity measure, and the measures they belong to.
@@ -235,12 +238,11 @@ class DarlingConfig(GRPOConfig):
     def _check_effects(self):
         """An option that would change nothing is a misunderstanding: say so before anything is trained."""
         for name in settings_that_differ(self, MEASURE_SETTINGS):
-            measures = MEASURE_SETTINGS[name]
-            if self.diversity_measure in DIVERSITY_MEASURES and self.diversity_measure not in measures:
-                raise ValueError(
-                    f"`{name}` belongs to `diversity_measure: {measures[0]}` and has no effect with "
-                    f"{self.diversity_measure!r}. Remove one of the two."
-                )
+            if self.diversity_measure in DIVERSITY_MEASURES and self.diversity_measure not in MEASURE_SETTINGS[name]:
+                # No error: a baseline or an ablation is a recipe with one setting changed.
+                logger.warning("`%s` has no effect with `diversity_measure: %s`.", name, self.diversity_measure)
+        if self.diversity_measure == "none":
+            return
         if self.combine == "add" and self.diversity_norm != "linear":
             raise ValueError(
                 f"`diversity_norm: {self.diversity_norm}` has no effect with `combine: add`, which standardises the "

@@ -196,7 +196,7 @@ class DarlingTrainer(RewardColumnTrainer):
         error, rows = None, None
         try:
             texts = [completion_text(completion) for completion in completions]
-            if self.args.diversity_text == "after_think":
+            if self.args.diversity_text == "after_think" and not self._are_parsed(completions):
                 # A chat template may have opened the think block, which the completion then only closes
                 tails = [assistant_tail(ids, self._tokenizer) for ids in self._sampled_ids[0]]
                 texts = [tail + text for tail, text in zip(tails, texts, strict=True)]
@@ -209,6 +209,11 @@ class DarlingTrainer(RewardColumnTrainer):
             error = caught
         gathered = exchange(rows, error, self.accelerator.process_index)  # collective: every rank reaches this
         return make_groups([row for rows in gathered for row in rows], group_size)
+
+    def _are_parsed(self, completions) -> bool:
+        """Whether TRL took the reasoning out of the text, also where the prompt had opened the think block."""
+        parsers = (getattr(self._tokenizer, name, None) for name in ("response_template", "response_schema"))
+        return not isinstance(completions[0], str) and any(parsers)
 
     def _measure_diversity(self, groups, quality, error) -> list[GroupDiversity]:
         """Diversity of all groups, each scored on one rank; raises on every rank what failed on any of them."""

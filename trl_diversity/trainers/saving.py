@@ -3,6 +3,7 @@
 
 import copy
 import json
+import logging
 import os
 import re
 from collections.abc import Iterable
@@ -16,8 +17,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from trl import GRPOConfig
 
-from trl_diversity.trainers.config_checks import check_save_steps
+from trl_diversity.trainers.config_checks import check_save_steps, generation_period
 
+
+logger = logging.getLogger(__name__)
 
 _SECRET_NAME = re.compile(r"token$|password|secret|api_key", re.IGNORECASE)
 
@@ -117,12 +120,22 @@ def tidy_model_card(path: str | os.PathLike, model_name: str, base: str) -> None
 
 
 class CheckpointCallback(TrainerCallback):
-    """Refuses checkpoints that cut a generation, and finds the best checkpoint, saved without its path, on resume."""
+    """
+    Refuses checkpoints that cut a generation. On resume, it tells of one all the same, such as the last of a run that
+    ended within a generation, and finds the best checkpoint, which was saved without its path.
+    """
 
     def on_train_begin(  # type: ignore[override]
         self, args: GRPOConfig, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         check_save_steps(args, state.save_steps)  # a share of the run was turned into steps by now
+        period = generation_period(args)
+        if state.global_step % period and state.is_world_process_zero:
+            logger.warning(
+                f"The checkpoint of step {state.global_step} cuts a generation batch, which spans {period} optimizer "
+                "steps: its completions are sampled anew, and the run will differ from one that was not interrupted. "
+                f"Checkpoints at multiples of {period} steps resume exactly."
+            )
         if state.best_global_step and not os.path.isdir(state.best_model_checkpoint or ""):
             candidate = os.path.join(str(args.output_dir), f"checkpoint-{state.best_global_step}")
             if os.path.isdir(candidate):
