@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An equivalence model that reads both texts together: a sequence classifier over pairs."""
+
+import logging
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trl_diversity.equivalence.cpu_threads import SingleCoreThreads
+from trl_diversity.equivalence.loading import (
+    checkpoint_kind,
+    preserved_rng_state,
+    read_calibration,
+    require_trusted_modules,
+    resolve_device,
+    resolve_dtype,
+    resolve_threshold,
+)
+from trl_diversity.equivalence.pair_encoding import EncodedPair, PairEncoder, batches_by_length, pad_pairs
+
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_THRESHOLD = 0.5
+# Measured on two cores with MiniLM-L6: short pairs gain from batches of up to 16, from about 500 tokens on a batch only
+# leaves the cores' caches.
+CPU_BATCH_TOKENS = 512
+GPU_BATCH_SIZE = 64
+# A tokenizer without a limit of its own reports a huge number.
+_NO_LIMIT = 10**9
+
+
+class CrossEncoderEquivalence:
+    """
+    Probability that two completions mean the same, from a pair classifier with one or two labels.
+
+    One label: the sigmoid of the logit, unless the checkpoint names another activation, which is then used. Two
+    labels: the softmax, and label 1 means "same". Logits are divided by the checkpoint's temperature, if its config
+    has one. Texts are cut fairly: each side has half of the maximum length, and a short side leaves its rest to the
+    other. Beyond that the ends of texts are not compared; [`~CrossEncoderEquivalence.pop_statistics`] counts such
+    pairs. The order of a pair matters to most classifiers: by default the score is that of the order asked (in a
+    partition the text that comes first in its group is the first), with `both_orders` it is the mean of both and
+    the same for a shuffled group.
+
+    Args:
+        model (`str` or [`~sentence_transformers.CrossEncoder`]):
+            Hub name or directory of a sequence classifier, or a loaded cross encoder.
+        threshold (`float`, *optional*):
+            Probability in `[0, 1]` above which two texts are one cluster. By default the checkpoint's own
+            (`{"trl_diversity": {"threshold": ...}}` in its config.json), else 0.5.
+        both_orders (`bool`, *optional*, defaults to `False`):
+            Average the scores of `(a, b)` and `(b, a)`. Twice the cost.
+        max_side_tokens (`int`, *optional*):
+            Tokens that are read of either text, special tokens excluded. By default only the model's own maximum
+            length limits a pair.
+        batch_size (`int`, *optional*):
+            Pairs per forward pass; pairs are sorted by length. By default 64, and on a CPU as many as have 512 tokens
+            together, several such batches side by side.
+        device (`str` or `torch.device`, *optional*):
+            By default the current GPU, else the CPU; a loaded cross encoder stays where it is.
+        dtype (`str` or `torch.dtype`, *optional*):
+            By default `float32` on a CPU and `bfloat16` elsewhere; a loaded cross encoder keeps its own.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether code from the checkpoint may run. Passed to config, tokenizer and model alike.
+        tokenizer_name_or_path (`str`, *optional*):
+            Where the tokenizer is, for a checkpoint that has none. By default the checkpoint.
+        revision (`str`, *optional*):
+            Branch, tag or commit on the Hub.
+
+    Attributes:
+        cross_encoder ([`~sentence_transformers.CrossEncoder`]):
+            The model that is asked.
+
+    Raises:
+        `ValueError`: if the checkpoint has no trained classification head (its logits would be random), more than two
+        labels or a default prompt, or if an argument has an impossible value.
+    """
+
+    def __init__(
+        self,
+        model: "str | CrossEncoder",
+        threshold: float | None = None,
+        both_orders: bool = False,
+        max_side_tokens: int | None = None,
+        batch_size: int | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        trust_remote_code: bool = False,
+        tokenizer_name_or_path: str | None = None,
+        revision: str | None = None,
+    ):
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size!r}: it is a number of pairs and must be at least 1")
+        if isinstance(model, str):
+            target = resolve_device(device)
+            self.cross_encoder = load_cross_encoder(
+                model, target, resolve_dtype(dtype, target), trust_remote_code, tokenizer_name_or_path, revision
+            )
+        else:
+            self.cross_encoder = _moved(model, device, dtype)
+        self.cross_encoder.eval()
+        self.both_orders = both_orders
+        self.batch_size = batch_size
+        self._num_labels = _checked_num_labels(self.cross_encoder)
+        _refuse_default_prompt(self.cross_encoder)
+        name = model if isinstance(model, str) else type(model).__name__
+        checkpoint_threshold, self.temperature = read_calibration(self._config)
+        self.threshold = resolve_threshold(threshold, checkpoint_threshold, DEFAULT_THRESHOLD, name)
+        self._encoder = PairEncoder(self.cross_encoder.tokenizer, self.max_length, max_side_tokens)
+        _set_pad_token(self.cross_encoder)
+        self._threads = SingleCoreThreads()
+        self._truncated_pairs = 0
+        self._warned_of_truncation = False
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.cross_encoder.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the model's weights."""
+        return next(self.cross_encoder.parameters()).dtype
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens of a pair, special tokens included; None without a limit."""
+        limit = self.cross_encoder.max_seq_length
+        return None if limit is None or limit > _NO_LIMIT else limit
+
+    @property
+    def _config(self) -> Any:
+        return self.cross_encoder.config
+
+    def score_pairs(self, pairs: list[tuple[str, str]], prompts: list[str] | None = None) -> list[float]:
+        """
+        Score pairs of completions.
+
+        Args:
+            pairs (`list[tuple[str, str]]`):
+                Pairs of texts to compare.
+            prompts (`list[str]`, *optional*):
+                Not read: the classifier sees the two completions alone.
+
+        Returns:
+            `list[float]`: the probability in `[0, 1]` that the two mean the same, for every pair in order.
+        """
+        if not pairs:
+            return []
+        asked = [*pairs, *((second, first) for first, second in pairs)] if self.both_orders else list(pairs)
+        encoded = self._encoder(asked)
+        self._count_truncated(sum(pair.truncated for pair in encoded[: len(pairs)]))
+        scores = self._score(encoded)
+        if not self.both_orders:
+            return scores
+        return [(one + other) / 2 for one, other in zip(scores[: len(pairs)], scores[len(pairs) :], strict=True)]
+
+    def pop_statistics(self) -> dict[str, int]:
+        """Number of pairs cut since the last call, as `{"truncated_pairs": k}`; the count starts again at 0."""
+        statistics = {"truncated_pairs": self._truncated_pairs}
+        self._truncated_pairs = 0
+        return statistics
+
+    def _score(self, encoded: list[EncodedPair]) -> list[float]:
+        on_cpu = self.device.type == "cpu"
+        batch_size = self.batch_size or (None if on_cpu else GPU_BATCH_SIZE)
+        max_tokens = CPU_BATCH_TOKENS if on_cpu and self.batch_size is None else None
+        batches = batches_by_length([len(pair.input_ids) for pair in encoded], batch_size, max_tokens)
+        self.cross_encoder.eval()
+
+        @torch.inference_mode()
+        def score(batch: list[int]) -> torch.Tensor:
+            features = pad_pairs([encoded[index] for index in batch], self.cross_encoder.tokenizer, self.device)
+            return self._probabilities(self.cross_encoder(features)["scores"].float())
+
+        probabilities = self._threads.map(score, batches) if on_cpu else [score(batch) for batch in batches]
+        scores = [0.0] * len(encoded)
+        for index, probability in zip(chain(*batches), torch.cat(probabilities).tolist(), strict=True):
+            scores[index] = probability
+        return scores
+
+    def _probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+        """Probabilities of "same", `(batch,)`, from logits, `(batch, labels)`."""
+        logits = logits / self.temperature
+        if self._num_labels == 2:
+            return logits.softmax(dim=-1)[:, 1]
+        activation: Any = self.cross_encoder.activation_fn
+        if isinstance(activation, torch.nn.Identity):
+            activation = torch.nn.Sigmoid()
+        return activation(logits).reshape(-1)
+
+    def _count_truncated(self, count: int) -> None:
+        self._truncated_pairs += count
+        if count and not self._warned_of_truncation:
+            self._warned_of_truncation = True
+            logger.warning(
+                "%d pairs are longer than the pair classifier reads (%s tokens a pair, %s a text): texts that differ "
+                "only beyond that count as the same. Compare the end or the answer of a completion "
+                "(`diversity_text`). Said once; the number is logged as `diversity/truncated_pairs`.",
+                count,
+                "any number of" if self.max_length is None else self.max_length,
+                "any number" if self._encoder.max_side_tokens is None else self._encoder.max_side_tokens,
+            )
+
+
+def load_cross_encoder(
+    name_or_path: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    trust_remote_code: bool = False,
+    tokenizer_name_or_path: str | None = None,
+    revision: str | None = None,
+) -> "CrossEncoder":
+    """
+    Load a pair classifier of which every weight is in the checkpoint; no global random generator moves.
+
+    Raises:
+        `ValueError`: if a weight is missing, or if the checkpoint needs code that `trust_remote_code` does not allow.
+    """
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Transformer
+
+    shared = {"trust_remote_code": trust_remote_code, "revision": revision}
+    require_trusted_modules(name_or_path, trust_remote_code, revision)
+    with preserved_rng_state():
+        _require_trained_head(name_or_path, shared)
+        model_kwargs = {"dtype": dtype, "use_safetensors": True}
+        if tokenizer_name_or_path is None:
+            return CrossEncoder(name_or_path, device=str(device), model_kwargs=model_kwargs, **shared)
+        transformer = Transformer(
+            name_or_path,
+            transformer_task="sequence-classification",
+            model_kwargs=model_kwargs | shared,
+            processor_kwargs={"trust_remote_code": trust_remote_code},
+            config_kwargs=shared,
+            tokenizer_name_or_path=tokenizer_name_or_path,
+        )
+        return CrossEncoder(modules=[transformer], device=str(device), trust_remote_code=trust_remote_code)
+
+
+def _require_trained_head(name_or_path: str, shared: dict[str, Any]) -> None:
+    """Compare the names of the weights with those the model needs; no weight is read."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    kind = checkpoint_kind(name_or_path, shared["revision"])
+    config = AutoConfig.from_pretrained(name_or_path, **shared)
+    is_classifier = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
+    if kind == "pair classifier" and not is_classifier:
+        return  # saved by sentence-transformers with its head as a module of its own, which it loads strictly
+    _, loading_info = AutoModelForSequenceClassification.from_pretrained(
+        name_or_path, config=config, device_map="meta", output_loading_info=True, use_safetensors=True, **shared
+    )
+    missing = sorted(loading_info["missing_keys"])
+    if missing:
+        raise ValueError(
+            f"{name_or_path!r} has no complete pair classifier: its weights lack {missing}, which would be random. "
+            "Use a checkpoint that was trained for sequence classification, or EmbeddingEquivalence for an "
+            "embedding model"
+        )
+
+
+def _moved(
+    cross_encoder: "CrossEncoder", device: str | torch.device | None, dtype: str | torch.dtype | None
+) -> "CrossEncoder":
+    if device is not None:
+        cross_encoder = cross_encoder.to(device)
+    return cross_encoder if dtype is None else cross_encoder.to(resolve_dtype(dtype, cross_encoder.device))
+
+
+def _checked_num_labels(cross_encoder: "CrossEncoder") -> int:
+    if cross_encoder.num_labels not in (1, 2):
+        raise ValueError(
+            f"the pair classifier has {cross_encoder.num_labels} labels: an equivalence model has one (the logit of "
+            "'same') or two (label 1 is 'same')"
+        )
+    return cross_encoder.num_labels
+
+
+def _refuse_default_prompt(cross_encoder: "CrossEncoder") -> None:
+    name = cross_encoder.default_prompt_name
+    if name is not None and cross_encoder.prompts.get(name):
+        raise ValueError(
+            f"the pair classifier puts the prompt {cross_encoder.prompts[name]!r} before every pair, which is not "
+            "supported: load it as a CrossEncoder with default_prompt_name=None if it works without"
+        )
+
+
+def _set_pad_token(cross_encoder: "CrossEncoder") -> None:
+    """Give a decoder-style classifier a pad token and tell its config, which finds the last real token by it."""
+    tokenizer: Any = cross_encoder.tokenizer
+    embeddings = cross_encoder.model.get_input_embeddings() if cross_encoder.model is not None else None
+    known_ids = range(getattr(embeddings, "num_embeddings", _NO_LIMIT))
+    # Some tokenizer classes bring a pad token that the checkpoint's embeddings have no row for.
+    if tokenizer.pad_token_id not in known_ids:
+        added = set(tokenizer.backend_tokenizer.encode("", "", add_special_tokens=True).ids)
+        for token in (tokenizer.eos_token, tokenizer.unk_token, tokenizer.bos_token):
+            # A token that the tokenizer itself puts into a pair would be taken for padding.
+            token_id = None if token is None else tokenizer.convert_tokens_to_ids(token)
+            if token_id in known_ids and token_id not in added:
+                tokenizer.pad_token = token
+                break
+        else:
+            raise ValueError("the pair classifier's tokenizer has no pad token and none to spare: set its `pad_token`")
+    config: Any = cross_encoder.config
+    text_config = config.get_text_config()
+    if text_config.pad_token_id != tokenizer.pad_token_id:
+        text_config.pad_token_id = tokenizer.pad_token_id
