@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How probable is the reference after this reasoning? Names that need torch are imported when they are first used."""
+
+from importlib import import_module
+from typing import Any
+
+from trl_diversity.likelihood.answer_span import AnswerSpan, answer_finder, assistant_tail, find_answer
+from trl_diversity.likelihood.rewards import aggregate, bounded_bonus, check_reward_settings, darl_reward
+from trl_diversity.likelihood.splice import (
+    PreparedCompletion,
+    ScoringRow,
+    SplicedReference,
+    baseline_row,
+    prepare_completion,
+    reference_text,
+    splice_reference,
+)
+from trl_diversity.likelihood.std_filter import StandardDeviationFilter, keep_group
+from trl_diversity.likelihood.text_rewards import format_reward, repetition_penalty
+
+
+_LAZY = {"FrozenScorer": "frozen_scorer", "PolicyScorer": "scorers", "RowScores": "scorers", "Scorer": "scorers"}
+
+__all__ = [
+    "AnswerSpan",
+    "FrozenScorer",
+    "PolicyScorer",
+    "PreparedCompletion",
+    "RowScores",
+    "Scorer",
+    "ScoringRow",
+    "SplicedReference",
+    "StandardDeviationFilter",
+    "aggregate",
+    "answer_finder",
+    "assistant_tail",
+    "baseline_row",
+    "bounded_bonus",
+    "check_reward_settings",
+    "darl_reward",
+    "find_answer",
+    "format_reward",
+    "keep_group",
+    "prepare_completion",
+    "reference_text",
+    "repetition_penalty",
+    "splice_reference",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
