@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 RUN := HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-compare demo-seeds demo-smoke test test-all quality format bench clean
+.PHONY: help demo demo-compare demo-seeds demo-darl demo-darl-seeds demo-smoke test test-all quality format bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -35,11 +35,18 @@ demo-compare: $(VENV)/.demo ## The demo, and plain GRPO beside it with the same 
 demo-seeds: $(VENV)/.demo ## The comparison on three seeds (about an hour); finished seeds are kept
 	$(RUN) -m demo.compare --seeds 0 1 2 --output outputs/demo-seeds
 
-demo-smoke: $(VENV)/.demo ## Two steps of the demo, as a check that it runs
+demo-darl: $(VENV)/.demo ## Train SmolLM2-135M with Darl on questions with references (under 15 minutes)
+	$(RUN) -m demo.darl --output outputs/demo-darl
+
+demo-darl-seeds: $(VENV)/.demo ## The same on three seeds; finished seeds are kept
+	$(RUN) -m demo.darl --seeds 0 1 2 --output outputs/demo-darl-seeds
+
+demo-smoke: $(VENV)/.demo ## Two steps of each demo, as a check that they run
 	$(RUN) -m demo --smoke --output outputs/demo-smoke
+	$(RUN) -m demo.darl --smoke --output outputs/demo-darl-smoke
 
 test: $(VENV)/.dev ## The tests that need no GPU, no network and no patience (under 8 minutes)
-	$(RUN) -m pytest $(PYTEST_ARGS)
+	$(RUN) -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 test-all: $(VENV)/.dev $(VENV)/.demo ## All tests, the slow ones and those with real models included
 	$(RUN) -m pytest -m 'not benchmark' $(PYTEST_ARGS)
