@@ -49,6 +49,7 @@ class SingleCoreThreads:
         all_there = threading.Barrier(num_threads)
 
         def use_one_core(_: int) -> None:
+            torch.get_num_threads()  # a thread takes torch's number when it first asks, and would do so later
             torch.set_num_threads(1)
             all_there.wait()
 

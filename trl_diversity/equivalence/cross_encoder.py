@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_THRESHOLD = 0.5
-# Measured on two cores with MiniLM-L6: short pairs gain from batches of up to 16, from about 500 tokens on a batch only
-# leaves the cores' caches.
+# Measured with MiniLM-L6 on cores of 1 MiB: short pairs gain from batches of up to 16, but a batch of more than about
+# 500 tokens leaves the cache and gets slower again.
 CPU_BATCH_TOKENS = 512
 GPU_BATCH_SIZE = 64
 # A tokenizer without a limit of its own reports a huge number.
