@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Diversity-aware reinforcement learning on top of TRL. Public names are imported lazily: importing this is cheap."""
 
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+
+from trl_diversity.lazy_names import lazy_names
 
 
 try:
@@ -33,13 +33,4 @@ _PUBLIC_NAMES = {
     "load_equivalence_model": "equivalence",
 }
 __all__ = sorted(_PUBLIC_NAMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _PUBLIC_NAMES:
-        return getattr(import_module(f"{__name__}.{_PUBLIC_NAMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(__name__, _PUBLIC_NAMES)

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How probable is the reference after this reasoning? Names that need torch are imported when they are first used."""
 
-from importlib import import_module
-from typing import Any
-
+from trl_diversity.lazy_names import lazy_names
 from trl_diversity.likelihood.answer_span import AnswerSpan, answer_finder, assistant_tail, find_answer
 from trl_diversity.likelihood.rewards import aggregate, bounded_bonus, check_reward_settings, darl_reward
 from trl_diversity.likelihood.splice import (
@@ -46,9 +44,4 @@ __all__ = [
     "repetition_penalty",
     "splice_reference",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, _LAZY)
