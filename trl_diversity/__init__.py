@@ -27,6 +27,7 @@ _PUBLIC_NAMES = {
     "NgramDiversity": "diversity",
     "PartitionDiversity": "diversity",
     "PolicyScorer": "likelihood",
+    "ServerScorer": "likelihood",
     "UnlikelinessDiversity": "diversity",
     "darl_reward": "likelihood",
     "darling_reward": "diversity",

@@ -30,6 +30,7 @@ DEFAULTS = {
     "std_filter_beta": None,
     "repetition_penalty_reward": False,
     "scorer_model": None,
+    "score_on_server": False,
     "score_path": "auto",
     "score_tokens_per_forward": 8192,
 }

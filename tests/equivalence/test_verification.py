@@ -19,7 +19,7 @@ HOSTILE = ("$8$", "\\boxed{\\frac{7^{7^{7^{7^{7}}}} - 7}{12}}")
 
 @pytest.fixture
 def verifier():
-    model = MathVerifier(num_workers=1, time_limit_seconds=1.0)
+    model = MathVerifier(num_workers=1, time_limit_seconds=30)
     yield model
     model.close()
 
@@ -28,6 +28,14 @@ def process_of(verifier):
     (worker,) = [verifier._idle.get() for _ in range(verifier.num_workers)]
     verifier._idle.put(worker)
     return worker._process
+
+
+def fake_math_verify(directory, monkeypatch, comparison):
+    """Let children find a math-verify of which the comparison is the given expression."""
+    (directory / "math_verify.py").write_text(
+        f"def parse(text, **_):\n    return [text]\n\n\ndef verify(gold, given, **_):\n    return {comparison}\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(directory))
 
 
 def test_pairs_are_verified_in_order(verifier):
@@ -46,16 +54,25 @@ def test_one_direction_is_that_of_gold_and_prediction(verifier):
     assert verifier.verify([(interval, inequality), (inequality, interval)], either_direction=True) == [True, True]
 
 
-def test_a_verification_past_its_time_is_none_and_the_next_one_works(verifier):
+def test_a_hostile_tower_of_powers_is_none_within_the_limit():
     """FC-110."""
-    verifier.verify([("$1$", "$1$")])
-    first = process_of(verifier)
+    verifier = MathVerifier(num_workers=1, time_limit_seconds=1.0)
     begin = time.monotonic()
     assert verifier.verify([HOSTILE]) == [None]
-    assert 0.9 < time.monotonic() - begin < 10
+    assert 1.0 <= time.monotonic() - begin < 60  # starting the child is not part of its limit
+    verifier.close()
+
+
+def test_after_a_verification_past_its_time_a_new_child_takes_over(tmp_path, monkeypatch):
+    """FC-110."""
+    fake_math_verify(tmp_path, monkeypatch, "gold != ['hang'] or __import__('time').sleep(600)")
+    verifier = MathVerifier(num_workers=1, time_limit_seconds=3.0)
+    verifier.verify([("a", "a")])
+    first = process_of(verifier)
+    assert verifier.verify([("a", "a"), ("hang", "hang"), ("a", "a")]) == [True, None, True]
     assert first.poll() is not None
-    assert verifier.verify([("$5$", "$5$")]) == [True]
     assert process_of(verifier) is not first
+    verifier.close()
 
 
 def test_a_child_is_used_again(verifier):
@@ -75,14 +92,6 @@ def test_the_memory_limit_is_set_in_the_child():
         str(int(1.5 * 2**30))
     ]
     verifier.close()
-
-
-def fake_math_verify(directory, monkeypatch, comparison):
-    """Let children find a math-verify of which the comparison is the given expression."""
-    (directory / "math_verify.py").write_text(
-        f"def parse(text, **_):\n    return [text]\n\n\ndef verify(gold, given, **_):\n    return {comparison}\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(directory))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="address space is limited on Linux")
@@ -144,7 +153,7 @@ def test_what_is_printed_while_verifying_does_not_mix_with_replies(tmp_path, mon
         input='{"gold": "a", "prediction": "a", "either_direction": false}\n',
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert result.stdout.splitlines() == ["ready", '{"equal": true}']
     assert "noise" in result.stderr

@@ -17,7 +17,13 @@ from trl_diversity.likelihood.std_filter import StandardDeviationFilter, keep_gr
 from trl_diversity.likelihood.text_rewards import format_reward, repetition_penalty
 
 
-_LAZY = {"FrozenScorer": "frozen_scorer", "PolicyScorer": "scorers", "RowScores": "scorers", "Scorer": "scorers"}
+_LAZY = {
+    "FrozenScorer": "frozen_scorer",
+    "PolicyScorer": "scorers",
+    "RowScores": "scorers",
+    "Scorer": "scorers",
+    "ServerScorer": "server_scorer",
+}
 
 __all__ = [
     "AnswerSpan",
@@ -27,6 +33,7 @@ __all__ = [
     "RowScores",
     "Scorer",
     "ScoringRow",
+    "ServerScorer",
     "SplicedReference",
     "StandardDeviationFilter",
     "aggregate",

@@ -63,6 +63,10 @@ class DarlConfig(GRPOConfig):
             Drop rows without a reference instead of refusing the data set.
         scorer_model (`str`, *optional*):
             Name or path of a fixed model that scores instead of the policy.
+        score_on_server (`bool`, *optional*, defaults to `False`):
+            Score with the vLLM server that generates, instead of a forward pass of the trainer's model. Needs
+            `use_vllm` and `vllm_mode="server"`. TRL sends the policy's weights to the server before each generation,
+            so the likelihoods are the current policy's, in the server's precision. Every rank must reach the server.
         score_path (`str`, *optional*, defaults to `"auto"`):
             `"fast"` (one pass over both answers), `"two_pass"`, or `"auto"`.
         score_tokens_per_forward (`int`, *optional*, defaults to `8192`):
@@ -130,6 +134,10 @@ class DarlConfig(GRPOConfig):
     scorer_model: str | None = field(
         default=None, metadata={"help": "Name or path of a fixed model that scores instead of the policy."}
     )
+    score_on_server: bool = field(
+        default=False,
+        metadata={"help": "Score with the vLLM server that generates; needs `use_vllm` and `vllm_mode: server`."},
+    )
     score_path: str = field(
         default="auto", metadata={"help": "`fast` (one pass over both answers), `two_pass` or `auto`."}
     )
@@ -141,6 +149,7 @@ class DarlConfig(GRPOConfig):
         super().__post_init__()
         check_aggregation(self)
         check_save_steps(self)
+        _check_score_on_server(self)
         check_reward_settings(self.threshold_type, self.gamma, self.tau, self.aggregation, self.format_weight)
         answer_finder(self.answer_format)
         for name, accepted in (("format_style", tuple(FORMAT_STYLES)), ("score_path", SCORE_PATHS)):
@@ -169,3 +178,17 @@ class DarlConfig(GRPOConfig):
                 f"`remove_unused_columns=True` would drop the column of the references, {self.reference_column!r}, "
                 "before the reward reads it. Set it to False."
             )
+
+
+def _check_score_on_server(args: DarlConfig) -> None:
+    """Refuse `score_on_server` without such a server, or with settings of another way of scoring."""
+    if not args.score_on_server:
+        return
+    if not args.use_vllm or args.vllm_mode != "server":
+        raise ValueError(
+            "`score_on_server=True` needs the server of `use_vllm=True` and `vllm_mode='server'`; got "
+            f"`use_vllm={args.use_vllm}` and `vllm_mode={args.vllm_mode!r}`. Set both, or remove `score_on_server`."
+        )
+    unused = settings_that_differ(args, ["scorer_model", "score_path", "score_tokens_per_forward"])
+    if unused:
+        raise ValueError(f"`{unused[0]}` has no effect with `score_on_server`. Remove one of the two.")

@@ -15,7 +15,9 @@ from trl_diversity.likelihood import (
     PolicyScorer,
     PreparedCompletion,
     RowScores,
+    Scorer,
     ScoringRow,
+    ServerScorer,
     assistant_tail,
     format_reward,
     prepare_completion,
@@ -190,7 +192,14 @@ class DarlTrainer(RewardColumnTrainer):
         """What the reward remembers between steps. Transformers may replace the callback on resume."""
         return next(callback for callback in self.callback_handler.callbacks if isinstance(callback, DarlState))
 
-    def _make_scorer(self) -> PolicyScorer | FrozenScorer:
+    def _make_scorer(self) -> Scorer:
+        if self.args.score_on_server:
+            address = f"http://{self.args.vllm_server_host}:{self.args.vllm_server_port}"
+            return ServerScorer(
+                self.args.vllm_server_base_url or address,
+                max_concurrency=max(8 // self.accelerator.num_processes, 1),  # of each rank
+                timeout=self.args.vllm_server_timeout,
+            )
         settings: dict[str, Any] = {
             "path": self.args.score_path,
             "tokens_per_forward": self.args.score_tokens_per_forward,
@@ -318,6 +327,8 @@ def _check_scorer(scorer: Any, args: DarlConfig) -> None:
     if isinstance(scorer, type) or not callable(getattr(scorer, "score", None)):
         kind = f"the class {scorer.__name__}" if isinstance(scorer, type) else type(scorer).__name__
         raise TypeError(f"`scorer` is {kind}; accepted is an object with a method `score`, such as a `FrozenScorer`.")
-    conflicting = settings_that_differ(args, ["scorer_model", "score_path", "score_tokens_per_forward"])
+    conflicting = settings_that_differ(
+        args, ["scorer_model", "score_on_server", "score_path", "score_tokens_per_forward"]
+    )
     if conflicting:
         raise ValueError(f"Both `scorer` and `{conflicting[0]}` are given. Give one of the two.")
