@@ -39,8 +39,8 @@ def evaluate(
         `list[dict]`: a row per completion, those of a question together: `prompt`, `reference`, `completion`,
         `answer` and the `MEASURES`, all in `[0, 1]`. A malformed completion has likelihoods and exact match 0.
         `initial_reference_prob` is the likelihood of the reference after the same completion under the policy
-        from before the training: unlike `reference_prob` it can only rise if the reasoning leads closer to the
-        reference.
+        from before the training. Unlike `reference_prob` it does not rise where the policy has only become surer of
+        itself; like it, it rises where malformed completions become fewer.
     """
     rows = [question for question in questions for _ in range(samples)]
     drawn = sample(model, tokenizer, [row["prompt"] for row in rows], seed, **sampling)

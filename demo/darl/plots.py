@@ -7,6 +7,7 @@ from demo.plots import moving_average
 
 
 WINDOW = 3  # steps in the moving average: the questions of one step are easier than those of another
+STYLES = ("-", "--")  # lines that coincide are both seen
 # Name of a curve -> key that the trainer logs, title of the panel
 CURVES = {
     "reference_prob": ("darl/reference_prob", "r(y*): probability of the reference"),
@@ -25,7 +26,8 @@ def draw_curves(curves: dict[str, list[dict[str, float]]], path: Path, panels: t
 
     Args:
         curves (`dict[str, list[dict[str, float]]]`):
-            For every name, one dictionary per step with `step` and some of the `CURVES`.
+            For every name, of which there are one or two, one dictionary per step with `step` and some of the
+            `CURVES`.
         path (`pathlib.Path`):
             The PNG file that is written.
         panels (`tuple[str]`, *optional*, defaults to `RUN_PANELS`):
@@ -41,7 +43,7 @@ def draw_curves(curves: dict[str, list[dict[str, float]]], path: Path, panels: t
             points = [point for point in curve if key in point]
             steps, values = [point["step"] for point in points], [point[key] for point in points]
             axes.plot(steps, values, ".", color=f"C{index}", alpha=0.35)
-            axes.plot(steps, moving_average(values, WINDOW), color=f"C{index}", label=name)
+            axes.plot(steps, moving_average(values, WINDOW), STYLES[index], color=f"C{index}", label=name)
         axes.set_title(CURVES[key][1])
         axes.set_xlabel("step")
         axes.xaxis.get_major_locator().set_params(integer=True)

@@ -18,6 +18,10 @@ LABELS = {
     "exact_match": "exact match",
     "format_score": "format score",
 }
+CAPTION = (
+    "The first row rises where malformed completions become fewer, whatever they say. The second looks at the others "
+    "alone; before training these are few, and the easy ones."
+)
 SHOWN_QUESTIONS = 6
 
 
@@ -26,7 +30,7 @@ def print_runs(runs: list[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(run["threshold"] for run in runs))
     seeds = sorted({run["seed"] for run in runs})
     title = f"{runs[0]['questions'].replace('_', '-')} questions, seed{'s' if len(seeds) > 1 else ''} "
-    table = Table(title=title + ", ".join(map(str, seeds)))
+    table = Table(title=title + ", ".join(map(str, seeds)), caption=CAPTION)
     for column in ("", "before", *(f"after Darl ({name})" for name in names)):
         table.add_column(column, justify="left" if not column else "right")
     for key, label in LABELS.items():

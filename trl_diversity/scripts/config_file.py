@@ -160,4 +160,5 @@ def _control_character(node: yaml.ScalarNode) -> str | None:
 
 def _source(node: yaml.Node) -> str:
     """The node as it is written in the file."""
-    return node.start_mark.buffer[node.start_mark.pointer : node.end_mark.pointer]
+    text: Any = node.start_mark.buffer  # set, because the loader was given a text
+    return text[node.start_mark.pointer : node.end_mark.pointer]
