@@ -10,10 +10,10 @@ BIN := $(VENV)/bin
 RUN := HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-compare demo-seeds demo-darl demo-darl-seeds demo-smoke test test-all quality format bench clean
+.PHONY: help demo demo-compare demo-seeds demo-darl demo-darl-seeds demo-darl-thresholds demo-smoke test test-all quality format bench clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-20s %s\n", $$1, $$2}'
 
 $(VENV)/.demo: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,6 +40,9 @@ demo-darl: $(VENV)/.demo ## Train SmolLM2-135M with Darl on questions with refer
 
 demo-darl-seeds: $(VENV)/.demo ## The same on three seeds; finished seeds are kept
 	$(RUN) -m demo.darl --seeds 0 1 2 --output outputs/demo-darl-seeds
+
+demo-darl-thresholds: $(VENV)/.demo ## Darl with the dynamic and with the static threshold, one figure
+	$(RUN) -m demo.darl --compare-thresholds --output outputs/demo-darl-seeds
 
 demo-smoke: $(VENV)/.demo ## Two steps of each demo, as a check that they run
 	$(RUN) -m demo --smoke --output outputs/demo-smoke

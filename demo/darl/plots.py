@@ -10,8 +10,8 @@ WINDOW = 3  # steps in the moving average: the questions of one step are easier 
 STYLES = ("-", "--")  # lines that coincide are both seen
 # Name of a curve -> key that the trainer logs, title of the panel
 CURVES = {
-    "reference_prob": ("darl/reference_prob", "r(y*): probability of the reference"),
-    "answer_prob": ("darl/answer_prob", "r(y): probability of the own answer"),
+    "reference_prob": ("darl/reference_prob", "r(y*), well-formed completions"),
+    "answer_prob": ("darl/answer_prob", "r(y), well-formed completions"),
     "malformed": ("darl/malformed_fraction", "malformed completions (0 to 1)"),
     "entropy": ("entropy", "policy entropy (nats per token)"),
     "bonus_fraction": ("darl/bonus_fraction", "completions with a bonus (0 to 1)"),
