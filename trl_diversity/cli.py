@@ -23,6 +23,8 @@ COMMANDS = (
     Command("darling", "darling", "train a policy with Darling: quality times semantic diversity"),
     Command("darl", "darl", "train a policy with Darl: the likelihood of references, no verifier"),
     Command("partition", "partition", "sort the completions of every prompt into clusters of one meaning each"),
+    Command("evaluate", "evaluate", "measure quality and diversity: noveltybench, pass-at-k, sweep, answer files"),
+    Command("check-recipe", "check_recipe", "check a recipe: keys, batch geometry, memory, servers"),
 )
 
 
@@ -37,37 +39,42 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises:
         `SystemExit`: with status 2 if there is no such command.
     """
+    dispatch(argv, PROG, COMMANDS, "Diversity-aware reinforcement learning for language models, on top of TRL.")
+
+
+def dispatch(argv: Sequence[str] | None, prog: str, commands: Sequence[Command], description: str) -> None:
+    """Run the command that the first argument names, or explain them all."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_help())
+        print(_help(prog, commands, description))
         return
     if arguments[0] in ("-V", "--version"):
         print(f"{PROG} {__version__}")
         return
-    commands = {command.name: command for command in COMMANDS}
-    if arguments[0] not in commands:
-        nearest = difflib.get_close_matches(arguments[0], commands, n=1, cutoff=0.0)[0]
-        print(f"{PROG}: error: there is no command {arguments[0]!r}; the nearest is `{nearest}`.", file=sys.stderr)
-        print(_help(), file=sys.stderr)
+    known = {command.name: command for command in commands}
+    if arguments[0] not in known:
+        nearest = difflib.get_close_matches(arguments[0], known, n=1, cutoff=0.0)[0]
+        print(f"{prog}: error: there is no command {arguments[0]!r}; the nearest is `{nearest}`.", file=sys.stderr)
+        print(_help(prog, commands, description), file=sys.stderr)
         sys.exit(2)
-    command = commands[arguments[0]]
+    command = known[arguments[0]]
     # Only now: a command's imports take seconds
-    import_module(f"trl_diversity.scripts.{command.module}").run(arguments[1:], prog=f"{PROG} {command.name}")
+    import_module(f"trl_diversity.scripts.{command.module}").run(arguments[1:], prog=f"{prog} {command.name}")
 
 
-def _help() -> str:
-    width = max(len(command.name) for command in COMMANDS)
-    lines = [f"  {command.name:<{width}}  {command.help}" for command in COMMANDS]
+def _help(prog: str, commands: Sequence[Command], description: str) -> str:
+    width = max(len(command.name) for command in commands)
+    lines = [f"  {command.name:<{width}}  {command.help}" for command in commands]
     return "\n".join(
         [
-            f"usage: {PROG} COMMAND [--config FILE.yaml] [--option VALUE ...]",
+            f"usage: {prog} COMMAND [--config FILE.yaml] [--option VALUE ...]",
             "",
-            "Diversity-aware reinforcement learning for language models, on top of TRL.",
+            description,
             "",
             "commands:",
             *lines,
             "",
-            f"`{PROG} COMMAND --help` lists the options of a command, `{PROG} --version` tells the version.",
+            f"`{prog} COMMAND --help` lists the options of a command, `{PROG} --version` tells the version.",
         ]
     )
 

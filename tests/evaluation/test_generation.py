@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drawing completions: a tiny model, a server that misbehaves at first, and a stand-in for vLLM."""
+
+import json
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+
+import pytest
+
+from trl_diversity.evaluation.chat_server import ChatServer
+from trl_diversity.evaluation.generation import make_generator
+from trl_diversity.evaluation.sampling import PRESETS, Sampling, sampling_from
+
+
+def test_presets_are_the_papers():
+    assert sampling_from("pass-at-k") == Sampling(256, 0.6, 0.95, 0, 0.0, 12000)
+    assert sampling_from("eq-bench", min_p=None, seed=3) == Sampling(1, 1.0, 1.0, 0, 0.1, 4096, 3)
+    assert PRESETS["noveltybench"].num_generations == 10 and PRESETS["noveltybench-original"].max_tokens == 512
+    for name in ("alpaca-eval", "arena-hard"):
+        assert (PRESETS[name].temperature, PRESETS[name].top_p, PRESETS[name].max_tokens) == (0.6, 0.9, 8192)
+    with pytest.raises(ValueError, match="no decoding preset 'x'"):
+        sampling_from("x")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": -1}, {"top_p": 0}, {"min_p": 1}, {"max_tokens": 0}, {"top_k": -1}, {"num_generations": 0}],
+)
+def test_impossible_settings(wrong):
+    with pytest.raises(ValueError, match=f"`{next(iter(wrong))}` is"):
+        Sampling(**wrong)
+    with pytest.raises(ValueError, match="all 10 completions of a prompt are the same"):
+        Sampling(temperature=0)
+
+
+def test_a_prompt_gets_the_same_whatever_is_drawn_beside_it(causal_lm_path):
+    """So a run that is taken up again draws what the uninterrupted one would have."""
+    generator = make_generator(causal_lm_path, batch_size=2, device="cpu")
+    sampling = Sampling(num_generations=3, max_tokens=5)
+    both = generator(["one", "two"], sampling)
+    assert [len(group) for group in both] == [3, 3] and both[1] == generator(["two"], sampling)[0]
+    assert both[0] != generator(["one"], Sampling(num_generations=3, max_tokens=5, seed=1))[0]
+    assert len(set(both[0])) > 1
+    greedy = Sampling(num_generations=1, max_tokens=5, temperature=0)
+    assert generator(["one"], greedy) == generator([[{"role": "user", "content": "one"}]], greedy)
+
+
+def test_adapter_is_put_on_its_base(causal_lm_path, tmp_path):
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(causal_lm_path), LoraConfig(r=2, target_modules="all-linear")
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.5)
+    model.save_pretrained(tmp_path)
+    greedy = Sampling(num_generations=1, max_tokens=8, temperature=0)
+    plain = make_generator(causal_lm_path, device="cpu")(["hello"], greedy)
+    assert make_generator(str(tmp_path), base_model=causal_lm_path, device="cpu")(["hello"], greedy) != plain
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": None}, "needs a `model`"),
+        ({"model": "m", "backend": "server"}, "needs a `base_url`"),
+        ({"model": "m", "backend": "vllm", "base_url": "http://x/v1"}, "belongs to the backend `server`"),
+        ({"model": "m", "backend": "vllm", "base_model": "b"}, "merge the adapter"),
+        ({"model": "m", "base_url": "localhost:8000"}, "give one such as"),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make_generator(**arguments)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    failures: list[int] = []
+    seen: list[tuple[str, dict]] = []
+
+    def _reply(self, status: int, value: object) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        self._reply(200, {"data": [{"id": "the-model"}]})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        type(self).seen.append((self.headers.get("Authorization", ""), body))
+        if self.failures:
+            return self._reply(type(self).failures.pop(), {"error": "busy"})
+        prompt = body["messages"][-1]["content"]
+        count = min(body["n"], 2)  # it gives at most two at a time
+        choices = [{"message": {"content": f"{prompt} {body['seed'] + i}"}} for i in range(count)]
+        self._reply(200, {"choices": choices if prompt != "odd" else "none"})
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server():
+    _Handler.failures, _Handler.seen = [], []
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{httpd.server_port}/v1"
+    httpd.shutdown()
+    httpd.server_close()
+
+
+def test_server_is_asked_until_it_answers(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    _Handler.failures = [503, 429]
+    chat = ChatServer(f"http://{server}", max_concurrency=1, back_off=0.01)
+    drawn = chat(["a", [{"role": "user", "content": "b"}]], Sampling(num_generations=3, max_tokens=7, min_p=0.1))
+    assert drawn == [["a 0", "a 1", "a 2"], ["b 0", "b 1", "b 2"]]
+    authorization, body = _Handler.seen[-1]
+    assert authorization == "Bearer secret"
+    assert body | {"messages": None} == {
+        "model": "the-model",
+        "messages": None,
+        "n": 1,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "max_tokens": 7,
+        "seed": 2,
+        "min_p": 0.1,
+    }
+
+
+def test_errors_of_a_server_name_it_without_its_user(server, monkeypatch):
+    monkeypatch.setattr("trl_diversity.evaluation.chat_server._RETRIES", 1)
+    _Handler.failures = [503, 503]
+    chat = ChatServer(f"http://me:hidden@{server}", "m", back_off=0.01)
+    with pytest.raises(ConnectionError, match=rf"http://{server} does not answer: HTTP 503") as error:
+        chat(["a"], Sampling())
+    _Handler.failures = [400]
+    with pytest.raises(ValueError, match="refused POST /chat/completions: HTTP 400") as refused:
+        chat(["a"], Sampling())
+    with pytest.raises(ValueError, match="replied in another form than OpenAI's"):
+        chat(["odd"], Sampling())
+    assert "hidden" not in f"{error.value}{refused.value}" and chat([], Sampling()) == []
+
+
+def test_vllm_gets_the_same_settings(monkeypatch):
+    calls = []
+
+    class LLM:
+        def __init__(self, **options):
+            calls.append(options)
+
+        def chat(self, messages, parameters, use_tqdm):
+            return [
+                SimpleNamespace(
+                    outputs=[SimpleNamespace(text=f"{turn[0]['content']}{i}") for i in range(parameters.n)]
+                )
+                for turn in messages
+            ]
+
+    def sampling_parameters(**options):
+        calls.append(options)
+        return SimpleNamespace(**options)
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=LLM, SamplingParams=sampling_parameters))
+    generator = make_generator("m", backend="vllm")
+    assert generator(["a", "b"], Sampling(num_generations=2)) == [["a0", "a1"], ["b0", "b1"]]
+    assert calls[0] == {"model": "m", "dtype": "auto", "trust_remote_code": False}
+    assert calls[1]["top_k"] == -1 and calls[1]["n"] == 2 and calls[1]["max_tokens"] == 4096

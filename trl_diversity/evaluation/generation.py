@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws completions to evaluate: with transformers, with vLLM, or from a server with OpenAI's interface."""
+
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from trl_diversity.evaluation.sampling import Sampling
+
+
+Prompt = str | list[dict[str, Any]]
+Generator = Callable[[Sequence[Prompt], Sampling], list[list[str]]]
+Backend = Literal["transformers", "vllm", "server"]
+
+
+def make_generator(
+    model: str | None,
+    backend: Backend | None = None,
+    base_url: str | None = None,
+    base_model: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+    batch_size: int = 16,
+) -> Generator:
+    """
+    What draws completions of a model.
+
+    Args:
+        model (`str`, *optional*):
+            Hub name or directory, or the name under which a server has it; a server with one model needs none.
+        backend (`str`, *optional*):
+            `"transformers"`, `"vllm"` or `"server"`. By default the server if there is a `base_url`.
+        base_url (`str`, *optional*):
+            Address of the server, such as `"http://localhost:8000/v1"`. Its key is read from `OPENAI_API_KEY`.
+        base_model (`str`, *optional*):
+            Model under the adapter that `model` names. Transformers only.
+        device (`str`, *optional*), dtype (`str`, *optional*), trust_remote_code (`bool`, *optional*):
+            Of the loaded model.
+        batch_size (`int`, *optional*, defaults to 16):
+            Completions that transformers draws, or requests that a server gets, at the same time.
+
+    Returns:
+        `Callable[[Sequence[Prompt], Sampling], list[list[str]]]`: `num_generations` completions for every prompt.
+
+    Raises:
+        `ValueError`: if the arguments do not fit together.
+    """
+    backend = backend or ("server" if base_url else "transformers")
+    if backend == "server":
+        if base_url is None:
+            raise ValueError("the backend `server` needs a `base_url`, such as http://localhost:8000/v1.")
+        from trl_diversity.evaluation.chat_server import ChatServer
+
+        return ChatServer(base_url, model, max_concurrency=batch_size)
+    if base_url is not None:
+        raise ValueError(f"`base_url` belongs to the backend `server`, not to {backend!r}.")
+    if model is None:
+        raise ValueError(f"the backend {backend!r} needs a `model`: a Hub name or a directory.")
+    if backend == "vllm":
+        if base_model is not None:
+            raise ValueError("vLLM is given a whole model: merge the adapter into `base_model` first.")
+        return VllmGenerator(model, dtype, trust_remote_code)
+    return TransformersGenerator(model, base_model, device, dtype, trust_remote_code, batch_size)
+
+
+def as_messages(prompt: Prompt) -> list[dict[str, Any]]:
+    """A prompt as a conversation: plain text is one turn of the user."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
+class TransformersGenerator:
+    """
+    Draws with `model.generate`, prompt by prompt, so that what a prompt gets depends on no other prompt.
+
+    A tokenizer without a chat template (a base model) reads the text of the prompt as it is.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        base_model: str | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        trust_remote_code: bool = False,
+        batch_size: int = 16,
+    ):
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        # Whether there is a GPU; a CPU is several times slower in bfloat16
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
+        loading: Any = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+        if base_model is None:
+            self.model: Any = AutoModelForCausalLM.from_pretrained(model, **loading)
+        else:
+            from peft import PeftModel
+
+            base = AutoModelForCausalLM.from_pretrained(base_model, **loading)
+            self.model = PeftModel.from_pretrained(base, model).merge_and_unload()
+        self.model.to(device).eval()
+        named = model if base_model is None or (Path(model) / "tokenizer_config.json").exists() else base_model
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(named, trust_remote_code=trust_remote_code)
+        self.batch_size = batch_size
+
+    def __call__(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[str]]:
+        return [self._draw(prompt, sampling) for prompt in prompts]
+
+    def _draw(self, prompt: Prompt, sampling: Sampling) -> list[str]:
+        import torch
+
+        inputs = self._encode(prompt).to(self.model.device)
+        length = inputs["input_ids"].shape[1]
+        options: dict[str, Any] = {"max_new_tokens": sampling.max_tokens, "do_sample": sampling.temperature > 0}
+        options["repetition_penalty"] = 1.0  # whatever the checkpoint's own generation settings are
+        if sampling.temperature > 0:
+            options |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+            options["min_p"] = sampling.min_p or None
+        pad = self.tokenizer.pad_token_id
+        options["pad_token_id"] = self.tokenizer.eos_token_id if pad is None else pad
+        completions: list[str] = []
+        with torch.random.fork_rng(), torch.inference_mode():
+            torch.manual_seed(_seed_of(prompt, sampling.seed))
+            for start in range(0, sampling.num_generations, self.batch_size):
+                count = min(self.batch_size, sampling.num_generations - start)
+                output = self.model.generate(**inputs, num_return_sequences=count, **options)  # (count, length + new)
+                completions += self.tokenizer.batch_decode(output[:, length:], skip_special_tokens=True)
+        return completions
+
+    def _encode(self, prompt: Prompt) -> Any:
+        if self.tokenizer.chat_template is None:
+            text = "\n\n".join(str(message["content"]) for message in as_messages(prompt))
+            return self.tokenizer(text, return_tensors="pt")
+        text = self.tokenizer.apply_chat_template(as_messages(prompt), add_generation_prompt=True, tokenize=False)
+        return self.tokenizer(text, return_tensors="pt", add_special_tokens=False)  # the template has them
+
+
+class VllmGenerator:
+    """Draws with a vLLM engine in this process. It was not tried on a GPU; tests use a stand-in for vLLM."""
+
+    def __init__(self, model: str, dtype: str | None = None, trust_remote_code: bool = False):
+        try:
+            import vllm
+        except ImportError as error:
+            raise ImportError("the backend `vllm` needs vLLM: pip install 'trl-diversity[vllm]'") from error
+        self._vllm: Any = vllm
+        self.engine = vllm.LLM(model=model, dtype=dtype or "auto", trust_remote_code=trust_remote_code)
+
+    def __call__(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[str]]:
+        parameters = self._vllm.SamplingParams(
+            n=sampling.num_generations,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k or -1,
+            min_p=sampling.min_p,
+            max_tokens=sampling.max_tokens,
+            seed=sampling.seed,
+        )
+        outputs = self.engine.chat([as_messages(prompt) for prompt in prompts], parameters, use_tqdm=False)
+        return [[choice.text for choice in output.outputs] for output in outputs]
+
+
+def _seed_of(prompt: Prompt, seed: int) -> int:
+    """A seed for each prompt: a run that is taken up again draws what the uninterrupted one would."""
+    return zlib.crc32(repr(prompt).encode()) + seed
+
+
+def secret_key() -> str | None:
+    """The server's key, if the environment has one. It is shown nowhere."""
+    return os.environ.get("OPENAI_API_KEY") or None

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trl-diversity evaluate WHAT`: finds the module of a benchmark and runs it."""
+
+import sys
+from collections.abc import Sequence
+
+from trl_diversity.cli import Command, dispatch
+
+
+BENCHMARKS = (
+    Command("noveltybench", "evaluate_noveltybench", "clusters and utility of the completions of every prompt"),
+)
+
+
+def run(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
+    """Run a benchmark's command."""
+    dispatch(argv, prog or "trl-diversity evaluate", BENCHMARKS, "Measure quality and diversity of completions.")
+    if argv and argv[0] in ("-h", "--help"):
+        sys.exit(0)  # as the help of every command does
