@@ -271,8 +271,13 @@ def test_what_the_server_refuses_is_an_error_at_once(server):
         ValueError, match=f"{server.url} refused POST /v1/completions: HTTP 404 .*`wrong` does not exist"
     ):
         scorer_for(server, model="wrong", max_length=500).score(rows()[:1])
+
+
+def test_what_is_no_json_is_asked_again(server, model):
+    server.reply_to = lambda body: (200, "<html>") if len(server.bodies) == 1 else None
+    assert_scores(scorer_for(server).score(rows()[:1]), model, rows()[:1])
     server.reply_to = lambda body: (200, "<html>")
-    with pytest.raises(ValueError, match="replied with no JSON: '<html>'"):
+    with pytest.raises(ConnectionError, match=f"{server.url}: replied with no JSON: '<html>'"):
         scorer_for(server).score(rows()[:1])
 
 

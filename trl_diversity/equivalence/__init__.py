@@ -9,7 +9,9 @@ _PUBLIC_NAMES = {
     "CrossEncoderEquivalence": "cross_encoder",
     "EmbeddingEquivalence": "embedding",
     "EquivalenceModel": "base",
+    "JudgeEquivalence": "judge",
     "MathVerifier": "verification",
+    "ServerEquivalence": "server",
     "load_equivalence_model": "loading",
 }
 __all__ = sorted(_PUBLIC_NAMES)

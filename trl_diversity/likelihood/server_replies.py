@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what a vLLM server replies: its model, and the probabilities of the tokens of a prompt."""
+"""Read what a vLLM server replies: the probabilities of the tokens of a prompt."""
 
 import logging
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-
-if TYPE_CHECKING:
-    import httpx
 
 logger = logging.getLogger(__name__)
 
@@ -26,35 +23,6 @@ class Text:
 
     def nan(self) -> tuple[float, ...]:
         return (math.nan,) * (len(self.ids) - self.start)
-
-
-def parsed_json(response: "httpx.Response", url: str) -> Any:
-    """What a reply holds."""
-    try:
-        return response.json()
-    except ValueError:
-        raise ValueError(f"the server at {url} replied with no JSON: {response.text[:100]!r}") from None
-
-
-def served_model(reply: Any, name: str | None, url: str) -> tuple[str, int | None]:
-    """
-    Name and length of the model with this name, or without a name of the only model.
-
-    In vLLM's list adapters have a parent, and other names of the same model share its root.
-    """
-    try:
-        models = {str(entry["id"]): entry for entry in reply["data"]}
-        bases = [entry for entry in models.values() if entry.get("parent") is None]
-    except (AttributeError, KeyError, TypeError):
-        raise ValueError(f"the server at {url} lists its models in another form than vLLM: {reply!r:.200}") from None
-    if name is None and len({entry.get("root") or entry["id"] for entry in bases}) == 1:
-        name = str(bases[0]["id"])
-    if name not in models:
-        raise ValueError(
-            f"the server at {url} serves {', '.join(models) or 'no model'}; give the `model` to score with"
-        )
-    lengths = [entry.get("max_model_len") for entry in (models[name], *bases)]
-    return name, next((length for length in lengths if isinstance(length, int)), None)
 
 
 def read_reply(reply: Any, texts: list[Text], url: str) -> list[tuple[float, ...]]:

@@ -5,22 +5,18 @@ Per-token probabilities of answers from a running vLLM server, such as the one t
 The requests and replies follow what vLLM 0.31 and 0.32 were seen to send. The tests use a stand-in for that server.
 """
 
-import itertools
 import logging
-import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING
 
-from trl_diversity.likelihood.server_replies import Text, parsed_json, read_reply, served_model
+from trl_diversity.likelihood.server_replies import Text, read_reply
 from trl_diversity.likelihood.splice import ScoringRow
+from trl_diversity.served_model import served_model
+from trl_diversity.server_client import ServerClient
+from trl_diversity.server_errors import NoReplyError
 
 
 if TYPE_CHECKING:
-    import httpx
-
     from trl_diversity.likelihood.scorers import RowScores
 
 logger = logging.getLogger(__name__)
@@ -36,30 +32,6 @@ _NEUTRAL = {
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
-_SERVER_ERROR = 500
-_TEMPORARY = (408, 429, _SERVER_ERROR, 502, 503, 504)
-_LONGEST_WAIT = 8.0  # seconds between two rounds over the servers
-_CONNECT_TIMEOUT = 10.0  # seconds
-_KEEPALIVE = 4.0  # seconds; the server hangs up on a connection that is idle for 5
-
-
-@dataclass(frozen=True)
-class _Server:
-    url: str
-    user: str | None
-    password: str
-
-    @property
-    def auth(self) -> tuple[str, str] | None:
-        return None if self.user is None else (self.user, self.password)
-
-
-class _NoReplyError(Exception):
-    """No server replied: the last status, if any, and the cause by URL."""
-
-    def __init__(self, failures: dict[str, tuple[int | None, str]]) -> None:
-        super().__init__("; ".join(f"{url}: {cause}" for url, (_, cause) in failures.items()))
-        self.is_server_error = any(status == _SERVER_ERROR for status, _ in failures.values())
 
 
 class ServerScorer:
@@ -126,27 +98,27 @@ class ServerScorer:
         back_off: float = 0.5,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        _check_numbers(max_length, max_concurrency, rows_per_request, timeout, retries, back_off)
-        self._servers = list(dict.fromkeys(map(_server, [urls] if isinstance(urls, str) else urls)))
-        if not self._servers:
-            raise ValueError("urls is empty; expected at least one address, such as 'http://localhost:8000'")
+        for name, count in {"rows_per_request": rows_per_request, "max_length": max_length}.items():
+            if count is not None and count < 1:
+                raise ValueError(f"{name}={count}; expected at least 1")
+        self._client = ServerClient(
+            urls,
+            max_concurrency=max_concurrency,
+            timeout=timeout,
+            retries=retries,
+            back_off=back_off,
+            headers=headers,
+        )
         self.model = model
         self.max_length = max_length
-        self.max_concurrency = max_concurrency
         self.rows_per_request = rows_per_request
-        self.timeout = timeout
-        self.retries = retries
-        self.back_off = back_off
-        self.headers = dict(headers or {})
-        self._turns = itertools.count()
-        self._http: httpx.Client | None = None
         self._name = model or ""
         self._is_described = model is not None and max_length is not None
 
     @property
     def urls(self) -> list[str]:
         """Addresses of the servers, without user and password."""
-        return [server.url for server in self._servers]
+        return self._client.urls
 
     def score(self, rows: Sequence[ScoringRow]) -> list["RowScores"]:
         """
@@ -177,7 +149,13 @@ class ServerScorer:
             [text for index in kept[start : start + self.rows_per_request] for text in _texts(index, rows[index])]
             for start in range(0, len(kept), self.rows_per_request)
         ]
-        found = self._ask_all([texts for texts in requests if texts])
+        asked = [texts for texts in requests if texts]
+        replies = self._client.map(self._ask, asked)
+        found = {
+            (text.row, text.name): probabilities
+            for texts, reply in zip(asked, replies, strict=True)
+            for text, probabilities in zip(texts, reply, strict=True)
+        }
         return [
             RowScores(malformed="too_long")
             if index in too_long
@@ -187,25 +165,7 @@ class ServerScorer:
 
     def close(self) -> None:
         """Close the connections. Another call of `score` opens new ones."""
-        if self._http is not None:
-            self._http.close()
-            self._http = None
-
-    @property
-    def _client(self) -> "httpx.Client":
-        if self._http is None:
-            import httpx
-
-            self._http = httpx.Client(
-                headers=self.headers,
-                timeout=httpx.Timeout(self.timeout, connect=min(self.timeout, _CONNECT_TIMEOUT)),
-                limits=httpx.Limits(
-                    max_connections=None,
-                    max_keepalive_connections=self.max_concurrency,
-                    keepalive_expiry=_KEEPALIVE,
-                ),
-            )
-        return self._http
+        self._client.close()
 
     def _fits(self, row: ScoringRow) -> bool:
         longest = len(row.prefix_ids) + max(len(row.answer_ids), len(row.reference_ids))
@@ -216,28 +176,16 @@ class ServerScorer:
         if self._is_described:
             return
         try:
-            reply, url = self._call("GET", "/v1/models")
-        except _NoReplyError as failure:
+            self._name, served = self._client.call("GET", "/v1/models", read=self._read_model)
+        except NoReplyError as failure:
             raise ConnectionError(f"no vLLM server told its model ({failure})") from None
-        self._name, served = served_model(reply, self.model, url)
         if served is not None:
             self.max_length = min(served - 1, self.max_length or served)
         self._is_described = True
 
-    def _ask_all(self, requests: list[list[Text]]) -> dict[tuple[int, str], tuple[float, ...]]:
-        if not requests:
-            return {}
-        _ = self._client  # made once, before the threads share it
-        pool = ThreadPoolExecutor(min(self.max_concurrency, len(requests)), thread_name_prefix="server-scorer")
-        try:
-            replies = list(pool.map(self._ask, requests))
-        finally:
-            pool.shutdown(cancel_futures=True)
-        return {
-            (text.row, text.name): probabilities
-            for texts, reply in zip(requests, replies, strict=True)
-            for text, probabilities in zip(texts, reply, strict=True)
-        }
+    def _read_model(self, reply: object, url: str) -> tuple[str, int | None]:
+        model = served_model(reply, self.model, url)
+        return model.name, model.max_length
 
     def _ask(self, texts: list[Text], patient: bool = True) -> list[tuple[float, ...]]:
         """Probabilities of some texts. `patient` is whether to repeat a request that was answered with HTTP 500."""
@@ -249,8 +197,14 @@ class ServerScorer:
             **_NEUTRAL,
         }
         try:
-            reply, url = self._call("POST", "/v1/completions", body, patient)
-        except _NoReplyError as failure:
+            return self._client.call(
+                "POST",
+                "/v1/completions",
+                body,
+                read=lambda reply, url: read_reply(reply, texts, url),
+                retry_server_errors=patient,
+            )
+        except NoReplyError as failure:
             if not failure.is_server_error:
                 raise ConnectionError(f"no vLLM server scored {len(texts)} texts ({failure})") from None
             if len(texts) == 1:
@@ -260,73 +214,6 @@ class ServerScorer:
                 return [texts[0].nan()]
             # One log-probability that is not finite makes vLLM fail on all that share its request.
             return [self._ask([text], patient=False)[0] for text in texts]
-        return read_reply(reply, texts, url)
-
-    def _call(self, method: str, path: str, body: Any = None, patient: bool = True) -> tuple[Any, str]:
-        """What a server replies, and its URL; rounds over all servers until one does."""
-        from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
-
-        def is_worth_another_round(error: BaseException) -> bool:
-            return isinstance(error, _NoReplyError) and (patient or not error.is_server_error)
-
-        retrying = Retrying(
-            stop=stop_after_attempt(self.retries + 1),
-            wait=wait_exponential_jitter(initial=self.back_off, max=_LONGEST_WAIT, jitter=self.back_off),
-            retry=retry_if_exception(is_worth_another_round),
-            reraise=True,
-        )
-        return retrying(self._one_round, method, path, body)
-
-    def _one_round(self, method: str, path: str, body: Any) -> tuple[Any, str]:
-        import httpx
-
-        failures: dict[str, tuple[int | None, str]] = {}
-        first = next(self._turns) % len(self._servers)
-        for server in self._servers[first:] + self._servers[:first]:
-            try:
-                response = self._client.request(method, server.url + path, json=body, auth=server.auth)
-            except httpx.TransportError as error:
-                failures[server.url] = None, f"{type(error).__name__} {error}".rstrip()
-                continue
-            cause = f"HTTP {response.status_code} {response.text[:300]}".rstrip()
-            if response.status_code in _TEMPORARY:
-                failures[server.url] = response.status_code, cause
-            elif response.status_code != 200:
-                raise ValueError(f"the server at {server.url} refused {method} {path}: {cause}")
-            else:
-                return parsed_json(response, server.url), server.url
-        raise _NoReplyError(failures)
-
-
-def _check_numbers(
-    max_length: int | None, max_concurrency: int, rows_per_request: int, timeout: float, retries: int, back_off: float
-) -> None:
-    counts = {"max_concurrency": max_concurrency, "rows_per_request": rows_per_request, "max_length": max_length}
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise ValueError(f"{name}={count}; expected at least 1")
-    if not 0 < timeout < math.inf:
-        raise ValueError(f"timeout={timeout}; expected a number of seconds above 0")
-    if retries < 0:
-        raise ValueError(f"retries={retries}; expected at least 0")
-    if not 0 <= back_off < math.inf:
-        raise ValueError(f"back_off={back_off}; expected a number of seconds of at least 0")
-
-
-def _server(url: str) -> _Server:
-    """Take user and password out of a URL: libraries show URLs in logs and errors."""
-    try:
-        parts = urlsplit(url)
-        is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_complete = False
-    if not is_complete:
-        shown = url.rpartition("@")[2]
-        raise ValueError(f"the URL {shown!r} is not complete; expected one such as 'http://localhost:8000'")
-    path = parts.path.rstrip("/").removesuffix("/v1")
-    user = None if parts.username is None else unquote(parts.username)
-    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
-    return _Server(address, user, unquote(parts.password or ""))
 
 
 def _texts(index: int, row: ScoringRow) -> list[Text]:

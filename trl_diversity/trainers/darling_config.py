@@ -10,7 +10,12 @@ from trl import GRPOConfig
 from trl_diversity.diversity.clustering import CLUSTERINGS
 from trl_diversity.diversity.combine import COMBINES, DIVERSITY_NORMS, QUALITY_SHIFTS
 from trl_diversity.diversity.groups import DIVERSITY_TEXTS
-from trl_diversity.trainers.config_checks import check_aggregation, check_save_steps, settings_that_differ
+from trl_diversity.trainers.config_checks import (
+    check_aggregation,
+    check_partition_source,
+    check_save_steps,
+    settings_that_differ,
+)
 
 
 logger = logging.getLogger(__name__)
@@ -22,6 +27,15 @@ MEASURE_SETTINGS = {
     "partition_threshold": ("partition",),
     "partition_device": ("partition",),
     "partition_dtype": ("partition",),
+    "partition_server_urls": ("partition",),
+    "judge_base_url": ("partition",),
+    "judge_model": ("partition",),
+    "judge_prompt": ("partition",),
+    "judge_yes_means": ("partition",),
+    "judge_unparsable": ("partition",),
+    "server_concurrency": ("partition",),
+    "server_timeout": ("partition",),
+    "server_retries": ("partition",),
     "clustering": ("partition",),
     "short_answer_rule": ("partition",),
     "ngram_n": ("ngram",),
@@ -46,6 +60,27 @@ class DarlingConfig(GRPOConfig):
             or the dotted path of a [`DiversityMeasure`] or of a class of them that needs no arguments.
         partition_model (`str`, *optional*):
             Name or path of the equivalence model: a sequence classifier of pairs or a sentence-transformers model.
+            With `partition_server_urls`, the classifier that the servers serve (by default what they say).
+        partition_server_urls (`list[str]`, *optional*):
+            Addresses of vLLM servers of a pair classifier, which judge instead of a local model
+            ([`ServerEquivalence`]).
+        judge_base_url (`str`, *optional*):
+            Address of an OpenAI-compatible chat server, which judges instead of a classifier ([`JudgeEquivalence`]).
+            Its key is read from the environment variable `JUDGE_API_KEY`.
+        judge_model (`str`, *optional*):
+            Name of the model at `judge_base_url`.
+        judge_prompt (`str`, *optional*, defaults to `"writing"`):
+            `"writing"`, `"math"`, or a template, or the path of a file that holds one.
+        judge_yes_means (`str`, *optional*):
+            `"same"` or `"different"`: what the verdict [[yes]] of a template of one's own says.
+        judge_unparsable (`str`, *optional*, defaults to `"error"`):
+            What happens if the judge gives no verdict twice: `"error"`, or the pair counts as `"different"`.
+        server_concurrency (`int`, *optional*, defaults to `16`):
+            Most requests of a rank under way at a time, over all servers.
+        server_timeout (`float`, *optional*, defaults to `60.0`):
+            Seconds to wait for an answer of a server.
+        server_retries (`int`, *optional*, defaults to `3`):
+            Further rounds over the servers. After `(server_retries + 1) * server_timeout` seconds the step fails.
         partition_threshold (`float`, *optional*):
             Probability in `[0, 1]` above which two completions are one cluster. The checkpoint's own by default.
         clustering (`str`, *optional*, defaults to `"closure"`):
@@ -142,6 +177,38 @@ class DarlingConfig(GRPOConfig):
             "model."
         },
     )
+    partition_server_urls: list[str] | None = field(
+        default=None,
+        metadata={"help": "Addresses of vLLM servers of a pair classifier, which judge instead of a local model."},
+    )
+    judge_base_url: str | None = field(
+        default=None,
+        metadata={
+            "help": "Address of an OpenAI-compatible chat server, which judges instead of a classifier. Its key is "
+            "read from the environment variable JUDGE_API_KEY."
+        },
+    )
+    judge_model: str | None = field(default=None, metadata={"help": "Name of the model at `judge_base_url`."})
+    judge_prompt: str = field(
+        default="writing",
+        metadata={"help": "Question to the judge: `writing`, `math`, a template, or a file that holds one."},
+    )
+    judge_yes_means: str | None = field(
+        default=None,
+        metadata={"help": "`same` or `different`: what [[yes]] says as the answer to a template of your own."},
+    )
+    judge_unparsable: str = field(
+        default="error",
+        metadata={"help": "If the judge gives no verdict twice: `error`, or the pair counts as `different`."},
+    )
+    server_concurrency: int = field(
+        default=16, metadata={"help": "Most requests of a rank under way at a time, over all servers that judge."}
+    )
+    server_timeout: float = field(default=60.0, metadata={"help": "Seconds to wait for an answer of such a server."})
+    server_retries: int = field(
+        default=3,
+        metadata={"help": "Further rounds over the servers after the first one, with growing waits in between."},
+    )
     partition_threshold: float | None = field(
         default=None,
         metadata={"help": "Probability above which two completions are one cluster. Default: the checkpoint's own."},
@@ -202,6 +269,7 @@ class DarlingConfig(GRPOConfig):
         super().__post_init__()
         check_aggregation(self)
         check_save_steps(self)
+        check_partition_source(self)
         self._check_choices()
         self._check_ranges()
         self._check_effects()

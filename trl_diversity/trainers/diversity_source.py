@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from trl_diversity.diversity import DiversityMeasure, NgramDiversity, PartitionDiversity, UnlikelinessDiversity
-from trl_diversity.equivalence import load_equivalence_model
+from trl_diversity.equivalence import JudgeEquivalence, ServerEquivalence, load_equivalence_model
 from trl_diversity.trainers.config_checks import settings_that_differ
 from trl_diversity.trainers.darling_config import MEASURE_SETTINGS, DarlingConfig
 
@@ -30,13 +30,19 @@ def check_diversity_argument(diversity: Any, args: DarlingConfig) -> None:
         `ValueError`: if both name a measure, or neither does.
     """
     if diversity is None:
-        if args.diversity_measure == "partition" and args.partition_model is None:
+        if args.diversity_measure == "partition" and not _names_a_model(args):
             raise ValueError(
                 "`diversity_measure: partition` needs an equivalence model. Set `partition_model` to the name or path "
-                "of a pair classifier or a sentence-transformers model, pass `diversity=` to the trainer, or choose "
-                "`diversity_measure: ngram`, 'unlikeliness' or 'none'."
+                "of a pair classifier or a sentence-transformers model, `partition_server_urls` to addresses of vLLM "
+                "servers of a pair classifier, or `judge_base_url` and `judge_model` to those of a chat server, pass "
+                "`diversity=` to the trainer, or choose `diversity_measure: ngram`, 'unlikeliness' or 'none'."
             )
         return
+    if isinstance(diversity, str) and args.judge_base_url is not None:
+        raise ValueError(
+            f"`diversity={diversity!r}` was given to the trainer, and the configuration sets `judge_base_url`. Give "
+            "one of the two."
+        )
     # A name goes before `partition_model`; how that model is used is still configured.
     others = [] if isinstance(diversity, str) else _settings_of_another_measure(diversity, "`diversity`")
     if conflicting := settings_that_differ(args, ["diversity_measure", *others]):
@@ -45,6 +51,10 @@ def check_diversity_argument(diversity: Any, args: DarlingConfig) -> None:
             f"`diversity` was given to the trainer, and the configuration sets {names}, which would have no effect on "
             "it. Give one of the two."
         )
+
+
+def _names_a_model(args: DarlingConfig) -> bool:
+    return any((args.partition_model, args.partition_server_urls, args.judge_base_url))
 
 
 def _settings_of_another_measure(measure: Any, what: str) -> list[str]:
@@ -82,7 +92,7 @@ def resolve_diversity(diversity: Any, args: DarlingConfig, device: torch.device)
         if args.diversity_measure == "none":
             return None
         if args.diversity_measure == "partition":
-            return _partition(_load(str(args.partition_model), args, device), args)
+            return _partition(_load(args.partition_model, args, device), args)
         if args.diversity_measure == "ngram":
             return NgramDiversity(args.ngram_n)
         if args.diversity_measure == "unlikeliness":
@@ -119,9 +129,31 @@ def import_dotted(path: str) -> Any:
         raise ValueError(f"Nothing can be imported from the dotted path {path!r}: {error}.") from error
 
 
-def _load(name_or_path: str, args: DarlingConfig, device: torch.device) -> Any:
+def _load(name_or_path: str | None, args: DarlingConfig, device: torch.device) -> Any:
+    of_servers: dict[str, Any] = {
+        "max_concurrency": args.server_concurrency,
+        "timeout": args.server_timeout,
+        "retries": args.server_retries,
+    }
+    if args.judge_base_url is not None:
+        return JudgeEquivalence(
+            args.judge_base_url,
+            str(args.judge_model),
+            args.judge_prompt,
+            yes_means=args.judge_yes_means,
+            unparsable=args.judge_unparsable,
+            **of_servers,
+        )
+    if args.partition_server_urls is not None:
+        return ServerEquivalence(
+            args.partition_server_urls,
+            name_or_path,
+            args.partition_threshold,
+            trust_remote_code=args.trust_remote_code,
+            **of_servers,
+        )
     return load_equivalence_model(
-        name_or_path,
+        str(name_or_path),
         threshold=args.partition_threshold,
         device=args.partition_device or str(device),
         dtype=args.partition_dtype,
