@@ -57,8 +57,8 @@ def test_accelerate_configs_are_valid(path):
     loaded = load_config_from_file(str(path))  # refuses keys that it does not know
     written = yaml.safe_load(path.read_text())
     assert loaded.distributed_type == written["distributed_type"]
-    assert loaded.num_processes == (2 if path.stem == "cpu-2proc" else 8)
+    assert loaded.num_processes == {"cpu-2proc": 2, "multi-node": 32}.get(path.stem, 8)
 
 
 def test_the_accelerate_configs_are_there():
-    assert [path.stem for path in ACCELERATE_CONFIGS] == ["cpu-2proc", "ddp", "fsdp2", "zero3"]
+    assert [path.stem for path in ACCELERATE_CONFIGS] == ["cpu-2proc", "ddp", "fsdp2", "multi-node", "zero3"]

@@ -55,7 +55,7 @@ def test_misspelt_keys_are_reported_together_with_the_nearest(config, error_of):
 
 def test_moved_key_says_where_to(config, error_of):
     message = error_of("--config", config("max_prompt_length: 512"))
-    assert "`max_prompt_length`" in message and "leave prompts that are too long out of the data set" in message
+    assert "`max_prompt_length`" in message and "`max_prompt_tokens` leaves out those that are too long" in message
     assert "`reward_funcs`" in error_of("--reward_model_name_or_path", "x")
 
 

@@ -21,7 +21,7 @@ from trl_diversity.scripts.config_file import ConfigFile, ConfigValue, read_conf
 
 # What became of names that are common in recipes for older releases of TRL and for its own script.
 MOVED_KEYS = {
-    "max_prompt_length": "TRL truncates no prompts any more: leave prompts that are too long out of the data set",
+    "max_prompt_length": "TRL truncates no prompts any more: `max_prompt_tokens` leaves out those that are too long",
     "reward_model_name_or_path": "name reward models in `reward_funcs`, beside functions",
     "datasets": "name one data set, file or directory with `dataset_name`",
 }

@@ -3,11 +3,11 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trl.scripts.utils import ScriptArguments
 
@@ -38,6 +38,11 @@ class TrainingScriptArguments(ScriptArguments):
             Column that holds the prompts, which are texts or lists of messages.
         system_prompt (`str`, *optional*):
             System message put before every prompt that has none. Plain prompts become user messages.
+        max_prompt_tokens (`int`, *optional*):
+            Prompts with more tokens, the chat template's included, are left out of the data, never cut.
+        reward_model_dtype (`str`, *optional*):
+            Data type of reward models: `"float32"`, `"bfloat16"`, `"float16"` or `"auto"` (the checkpoint's). That of
+            the policy (`dtype`) by default.
         reward_funcs (`list[str]`, *optional*):
             Quality rewards: names of TRL's functions (`accuracy_reward`, `reasoning_accuracy_reward`,
             `think_format_reward`, `get_soft_overlong_punishment`), dotted paths, and names or paths of reward models.
@@ -71,6 +76,13 @@ class TrainingScriptArguments(ScriptArguments):
     system_prompt: str | None = field(
         default=None,
         metadata={"help": "System message put before every prompt that has none. Plain prompts become user messages."},
+    )
+    max_prompt_tokens: int | None = field(
+        default=None,
+        metadata={"help": "Prompts with more tokens, the chat template's included, are left out of the data."},
+    )
+    reward_model_dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = field(
+        default=None, metadata={"help": "Data type of reward models. Default: that of the policy, `dtype`."}
     )
     reward_funcs: list[str] | None = field(
         default=None,
@@ -113,13 +125,16 @@ def run_training(
     find_checkpoint(training_args)  # one that is missing is said before anything is loaded
     with training_args.main_process_first(desc="loading the data"):
         train_dataset, eval_dataset = load_splits(script_args, with_eval=training_args.eval_strategy != "no")
+        train_dataset, eval_dataset = fit_prompts(
+            (train_dataset, eval_dataset), script_args, training_args, model_args
+        )
     reward_funcs = None
     if needs_rewards or script_args.reward_funcs:
         reward_funcs = resolve_reward_functions(
             script_args.reward_funcs,
             training_args.reward_weights,
             max_completion_length=training_args.max_completion_length,
-            dtype=model_args.dtype,
+            dtype=script_args.reward_model_dtype or model_args.dtype,
             trust_remote_code=training_args.trust_remote_code,
         )
     with hub_contacted_later(training_args):
@@ -133,6 +148,48 @@ def run_training(
             peft_config=get_peft_config(model_args),
         )
     train_and_save(trainer, script_args, training_args)
+
+
+def fit_prompts(
+    datasets: Sequence[Any], script_args: TrainingScriptArguments, training_args: Any, model_args: Any
+) -> list[Any]:
+    """
+    Leave out prompts above `max_prompt_tokens`, and refuse those that vLLM in this process could not take.
+
+    Args:
+        datasets (`Sequence`):
+            Data sets with a column `prompt`, or `None`.
+
+    Raises:
+        `ValueError`: naming the row that is too long.
+    """
+    limit = None
+    if training_args.use_vllm and training_args.vllm_mode == "colocate" and training_args.vllm_max_model_length:
+        limit = training_args.vllm_max_model_length - training_args.max_completion_length
+    if script_args.max_prompt_tokens is None and limit is None:
+        return list(datasets)
+    from transformers import AutoTokenizer
+
+    from trl_diversity.data.prompt_lengths import drop_long_prompts, refuse_long_prompts
+
+    tokenizer = AutoTokenizer.from_pretrained(
+        model_args.model_name_or_path,
+        revision=model_args.model_revision,
+        trust_remote_code=training_args.trust_remote_code,
+    )
+    template_kwargs = training_args.chat_template_kwargs
+    why = (
+        f"`vllm_max_model_length={training_args.vllm_max_model_length}` and "
+        f"`max_completion_length={training_args.max_completion_length}`"
+    )
+    fitted = []
+    for dataset in datasets:
+        if dataset is not None and script_args.max_prompt_tokens is not None:
+            dataset = drop_long_prompts(dataset, tokenizer, script_args.max_prompt_tokens, template_kwargs)
+        if dataset is not None and limit is not None:
+            dataset = refuse_long_prompts(dataset, tokenizer, limit, why, template_kwargs)
+        fitted.append(dataset)
+    return fitted
 
 
 def set_up(script_args: TrainingScriptArguments, training_args: Any, model_args: Any) -> None:
