@@ -180,6 +180,7 @@ class ServerEquivalence:
                 for pair, code in zip(pairs, encoded, strict=True)
             ]
             encoded = self._encoder(pairs)
+        encoded = [code if code.input_ids else self._nothing() for code in encoded]
         batches = self._batches([len(pair.input_ids) for pair in encoded])
         replies = self._servers.client.map(
             lambda batch: self._ask([pairs[index] for index in batch], [encoded[index] for index in batch]), batches
@@ -218,6 +219,13 @@ class ServerEquivalence:
         logits = values if self._gives_logits else logits_of(values)
         logit = logits[0] if len(logits) == 1 else logits[1] - logits[0]
         return sigmoid(logit / self.temperature)
+
+    def _nothing(self) -> EncodedPair:
+        """Two empty texts where the tokenizer adds no token of its own: padding, since a server needs a token."""
+        assert self._encoder is not None
+        tokenizer = self._encoder.tokenizer
+        known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+        return EncodedPair([next(token for token in known if token is not None)], [0], False)
 
     def _count(self, encoded: list[EncodedPair]) -> None:
         truncated = sum(pair.truncated for pair in encoded)

@@ -8,6 +8,7 @@ from typing import Any
 
 from trl_diversity.rewards.loading import load_reward_model
 from trl_diversity.rewards.registry import REGISTERED_REWARDS, registered_reward
+from trl_diversity.rewards.remote import is_remote_reward, remote_reward_from
 
 
 def resolve_reward_functions(
@@ -24,8 +25,8 @@ def resolve_reward_functions(
     Args:
         names (`Sequence[str]`):
             Each is one of `REGISTERED_REWARDS` (TRL's functions), a directory or Hub name of a reward model (it holds
-            a slash), or the dotted path of a function, or of a class that needs no arguments and whose instances are
-            called.
+            a slash), addresses of servers of a reward model (see [`remote_reward_from`]), or the dotted path of a
+            function, or of a class that needs no arguments and whose instances are called.
         weights (`Sequence[float]`, *optional*):
             Their weights, which are only counted here.
         max_completion_length (`int`):
@@ -51,6 +52,8 @@ def resolve_reward_functions(
         if kind == "registered"
         else _dotted(name)
         if kind == "dotted"
+        else remote_reward_from(name, trust_remote_code)
+        if kind == "remote"
         else load_reward_model(os.path.expanduser(name), dtype=dtype, trust_remote_code=trust_remote_code)
         for name, kind in zip(names, kinds, strict=True)
     ]
@@ -72,6 +75,8 @@ def _check_counts(names: Sequence[str], weights: Sequence[float] | None) -> None
 def _kind(name: str) -> str:
     if name in REGISTERED_REWARDS:
         return "registered"
+    if is_remote_reward(name):
+        return "remote"
     if os.path.isdir(os.path.expanduser(name)):
         return "model"
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
@@ -83,7 +88,8 @@ def _kind(name: str) -> str:
     nearest = difflib.get_close_matches(name, REGISTERED_REWARDS, n=1, cutoff=0.0)[0]
     raise ValueError(
         f"{name!r} names no reward. Accepted are {', '.join(REGISTERED_REWARDS)} (the nearest is {nearest}), a dotted "
-        "path such as my_module.my_reward, and the Hub name (owner/name) or directory of a reward model."
+        "path such as my_module.my_reward, the Hub name (owner/name) or directory of a reward model, and addresses of "
+        "servers of one (http://localhost:8000)."
     )
 
 
