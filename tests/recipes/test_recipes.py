@@ -152,6 +152,7 @@ def test_only_what_is_not_a_default_is_written(path):
         "aggregation",
         "format_weight",
         "format_style",
+        "vllm_gpu_memory_utilization",
     }
     for args in (recipe.script_args, recipe.training_args, recipe.model_args):
         for field in dataclasses.fields(args):

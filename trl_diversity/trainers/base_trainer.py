@@ -12,6 +12,7 @@ from transformers.trainer import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
+from trl_diversity.rewards.loading import load_named_reward_models
 from trl_diversity.trainers.saving import (
     CheckpointCallback,
     CleanWhenPickled,
@@ -50,6 +51,10 @@ class RewardColumnTrainer(GRPOTrainer):
         for name in ("reward_funcs", "reward_processing_classes"):
             if isinstance(kwargs.get(name), list):
                 kwargs[name] = list(kwargs[name])  # the user's own: TRL fills in and appends
+        if (training_args := kwargs.get("args")) is not None:
+            kwargs["reward_funcs"] = load_named_reward_models(
+                kwargs.get("reward_funcs"), training_args.model_init_kwargs, training_args.trust_remote_code
+            )
         super().__init__(*args, **kwargs)
         self.add_callback(CheckpointCallback())
 

@@ -13,6 +13,7 @@ from trl_diversity.diversity import DiversityMeasure, NgramDiversity, PartitionD
 from trl_diversity.equivalence import JudgeEquivalence, ServerEquivalence, load_equivalence_model
 from trl_diversity.trainers.config_checks import settings_that_differ
 from trl_diversity.trainers.darling_config import MEASURE_SETTINGS, DarlingConfig
+from trl_diversity.zero3 import outside_zero3
 
 
 logger = logging.getLogger(__name__)
@@ -152,13 +153,14 @@ def _load(name_or_path: str | None, args: DarlingConfig, device: torch.device) -
             trust_remote_code=args.trust_remote_code,
             **of_servers,
         )
-    return load_equivalence_model(
-        str(name_or_path),
-        threshold=args.partition_threshold,
-        device=args.partition_device or str(device),
-        dtype=args.partition_dtype,
-        trust_remote_code=args.trust_remote_code,
-    )
+    with outside_zero3():
+        return load_equivalence_model(
+            str(name_or_path),
+            threshold=args.partition_threshold,
+            device=args.partition_device or str(device),
+            dtype=args.partition_dtype,
+            trust_remote_code=args.trust_remote_code,
+        )
 
 
 def _partition(model: Any, args: DarlingConfig) -> PartitionDiversity:
