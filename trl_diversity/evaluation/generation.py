@@ -63,7 +63,8 @@ def make_generator(
         if base_model is not None:
             raise ValueError("vLLM is given a whole model: merge the adapter into `base_model` first.")
         return VllmGenerator(model, dtype, trust_remote_code)
-    return TransformersGenerator(model, base_model, device, dtype, trust_remote_code, batch_size)
+    loaded, tokenizer = _load_transformers(model, base_model, device, dtype, trust_remote_code)
+    return TransformersGenerator(loaded, tokenizer, batch_size)
 
 
 def as_messages(prompt: Prompt) -> list[dict[str, Any]]:
@@ -76,38 +77,28 @@ class TransformersGenerator:
     Draws with `model.generate`, prompt by prompt, so that what a prompt gets depends on no other prompt.
 
     A tokenizer without a chat template (a base model) reads the text of the prompt as it is.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The policy. It is put into evaluation mode while it draws.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            Its tokenizer.
+        batch_size (`int`, *optional*, defaults to 16):
+            Completions of one prompt that are drawn at the same time.
     """
 
-    def __init__(
-        self,
-        model: str,
-        base_model: str | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        trust_remote_code: bool = False,
-        batch_size: int = 16,
-    ):
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        # Whether there is a GPU; a CPU is several times slower in bfloat16
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
-        loading: Any = {"dtype": dtype, "trust_remote_code": trust_remote_code}
-        if base_model is None:
-            self.model: Any = AutoModelForCausalLM.from_pretrained(model, **loading)
-        else:
-            from peft import PeftModel
-
-            base = AutoModelForCausalLM.from_pretrained(base_model, **loading)
-            self.model = PeftModel.from_pretrained(base, model).merge_and_unload()
-        self.model.to(device).eval()
-        named = model if base_model is None or (Path(model) / "tokenizer_config.json").exists() else base_model
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(named, trust_remote_code=trust_remote_code)
+    def __init__(self, model: Any, tokenizer: Any, batch_size: int = 16):
+        self.model = model
+        self.tokenizer = tokenizer
         self.batch_size = batch_size
 
     def __call__(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[str]]:
-        return [self._draw(prompt, sampling) for prompt in prompts]
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            return [self._draw(prompt, sampling) for prompt in prompts]
+        finally:
+            self.model.train(was_training)
 
     def _draw(self, prompt: Prompt, sampling: Sampling) -> list[str]:
         import torch
@@ -136,6 +127,30 @@ class TransformersGenerator:
             return self.tokenizer(text, return_tensors="pt")
         text = self.tokenizer.apply_chat_template(as_messages(prompt), add_generation_prompt=True, tokenize=False)
         return self.tokenizer(text, return_tensors="pt", add_special_tokens=False)  # the template has them
+
+
+def _load_transformers(
+    model: str, base_model: str | None, device: str | None, dtype: str | None, trust_remote_code: bool
+) -> tuple[Any, Any]:
+    """A policy, with its adapter merged if there is one, and its tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    # A CPU is several times slower in bfloat16
+    dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
+    loading: Any = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    loaded: Any
+    if base_model is None:
+        loaded = AutoModelForCausalLM.from_pretrained(model, **loading)
+    else:
+        from peft import PeftModel
+
+        base = AutoModelForCausalLM.from_pretrained(base_model, **loading)
+        loaded = PeftModel.from_pretrained(base, model).merge_and_unload()  # type: ignore[operator]
+    named = model if base_model is None or (Path(model) / "tokenizer_config.json").exists() else base_model
+    tokenizer = AutoTokenizer.from_pretrained(named, trust_remote_code=trust_remote_code)
+    return loaded.to(device).eval(), tokenizer
 
 
 class VllmGenerator:

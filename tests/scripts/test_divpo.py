@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trl-diversity build-divpo-pairs` and `trl-diversity divpo`: pairs on disk, rounds of training, the recipe."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.scripts.conftest import read_lines, write_lines
+from tests.scripts.test_partition import SameFirstWord
+from trl_diversity import cli
+from trl_diversity.scripts.divpo import make_parser
+
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAT = [{"role": "user", "content": "p"}]
+
+
+def build(*argv: str) -> list:
+    cli.main(["build-divpo-pairs", "--input", "groups.jsonl", "--output", "pairs.jsonl", *argv])
+    return read_lines(Path("pairs.jsonl"))
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> SameFirstWord:
+    model = SameFirstWord()
+    monkeypatch.setattr("trl_diversity.equivalence.load_equivalence_model", lambda *arguments, **options: model)
+    return model
+
+
+def test_pairs_in_trls_form(working_directory, model, capsys):
+    texts = ["a x", "a y", "b", "a z"]
+    rows = [
+        {"prompt": "p", "completions": texts, "quality": [1.0, 0.5, 0.8, 0.0]},
+        {"prompt": CHAT, "completions": texts, "quality": [1.0, 0.5, 0.8, 0.0], "labels": [0, 1, 2, 2]},
+        {"prompt": "p", "completions": texts, "quality": [1, 1, 0, 0], "diversity": [0.1, 0.2, 0.4, 0.3]},
+        {"prompt": "p", "completions": texts, "quality": [1.0] * 4},
+    ]
+    write_lines(Path("groups.jsonl"), rows)
+    pairs = build()
+    assert [(pair["chosen"], pair["rejected"]) for pair in pairs] == [
+        ("b", "a z"),
+        ([{"role": "assistant", "content": "a x"}], [{"role": "assistant", "content": "a z"}]),
+        ("a y", "a z"),
+    ]
+    assert pairs[0] | {"prompt": 0} == {
+        "prompt": 0,
+        "chosen": "b",
+        "rejected": "a z",
+        "chosen_quality": 0.8,
+        "chosen_diversity": 1.0,
+        "rejected_quality": 0.0,
+        "rejected_diversity": pytest.approx(1 / 3),
+    }
+    assert "3 pairs of 4 groups (no pair: 1 same quality)" in capsys.readouterr().out
+
+
+def test_other_rewards_and_measures(working_directory):
+    rows = [{"prompt": "p", "completions": ["one two", "one two three", "x", "y y y y y"]}]
+    write_lines(Path("groups.jsonl"), rows)
+    (pair,) = build("--reward_model", "script_rewards.brevity", "--diversity_measure", "ngram", "--ngram_n", "2")
+    assert pair["chosen"] == "x" and pair["chosen_quality"] == 0.5 and pair["rejected"] == "y y y y y"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"completions": ["a"], "quality": [1]}, "row 1: expected `prompt`"),
+        ({"prompt": "p", "completions": [], "quality": []}, "row 1: expected `completions`"),
+        ({"prompt": "p", "completions": ["a"]}, "row 1: expected `quality` as a list of numbers"),
+        ({"prompt": "p", "completions": ["a"], "quality": [1, 2], "labels": [0]}, "1 completions, 2 qualities"),
+    ],
+)
+def test_wrong_rows_leave_nothing(working_directory, model, row, message):
+    write_lines(Path("groups.jsonl"), [row])
+    with pytest.raises(SystemExit, match=message):
+        build()
+    assert not Path("pairs.jsonl").exists()
+
+
+def divpo(policy: str, *argv: str) -> None:
+    options = ["--use_cpu", "--bf16", "false", "--gradient_checkpointing", "false", "--report_to", "none"]
+    options += ["--learning_rate", "1e-2", "--save_strategy", "no", "--per_device_train_batch_size", "2"]
+    cli.main(["divpo", "--model_name_or_path", policy, "--output_dir", "out", *options, *argv])
+
+
+@pytest.mark.parametrize("adapter", [True, False], ids=["lora", "all weights"])
+def test_rounds_move_the_policy_towards_what_is_chosen(working_directory, causal_lm_path, adapter):
+    """The reward likes short answers; after two rounds the policy has changed and is on disk."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    lora = ["--use_peft", "--lora_r", "2", "--lora_target_modules", "all-linear"] if adapter else []
+    divpo(
+        causal_lm_path,
+        *("--dataset_name", "train.jsonl", "--prompt_column", "question"),
+        *("--reward_funcs", "script_rewards.brevity", "--diversity_measure", "ngram"),
+        *("--rounds", "3", "--prompts_per_round", "4", "--num_generations", "4", "--max_completion_length", "8"),
+        *lora,
+    )
+    rounds = read_lines(Path("out/rounds.jsonl"))
+    assert [row["round"] for row in rounds] == [1, 2, 3] and all(row["groups"] == 4 for row in rounds)
+    assert rounds[0]["pairs"] >= 1 and {"quality", "diversity"} <= rounds[0].keys()
+    base = AutoModelForCausalLM.from_pretrained(causal_lm_path)
+    if adapter:
+        trained = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(causal_lm_path), "out")
+        moved = [value.abs().sum().item() for name, value in trained.named_parameters() if "lora_B" in name]
+        assert len(moved) > 4 and all(value > 0 for value in moved)
+    else:
+        trained = AutoModelForCausalLM.from_pretrained("out")
+        pairs = zip(base.parameters(), trained.parameters(), strict=True)
+        assert all(not torch.equal(before, after) for before, after in pairs)
+    assert "DPO" in Path("out/README.md").read_text()
+
+
+def test_adapter_goes_on_from_the_round_before(causal_lm_path):
+    """Two rounds of one step are not one: the second begins with the first one's adapter, the reference does not."""
+    import torch
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import DPOConfig
+
+    from trl_diversity.scripts.divpo import _taken_off, _train_on
+
+    args = DPOConfig(
+        output_dir="unused", max_steps=1, learning_rate=0.0, bf16=False, gradient_checkpointing=False, use_cpu=True,
+        report_to="none", save_strategy="no", per_device_train_batch_size=1,
+    )  # fmt: skip
+    from datasets import Dataset
+
+    pairs = Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": "c"}])
+    model = AutoModelForCausalLM.from_pretrained(causal_lm_path)
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    config = LoraConfig(r=2, target_modules=["q_proj"])
+    trainer = _train_on(pairs, model, AutoTokenizer.from_pretrained(causal_lm_path), args, config)
+    with torch.no_grad():
+        for name, value in trainer.model.named_parameters():
+            if "lora_B" in name:
+                value.fill_(0.25)
+    model, adapter = _taken_off(trainer.model)
+    assert all(torch.equal(value, start[name]) for name, value in model.state_dict().items())
+    again = _train_on(pairs, model, AutoTokenizer.from_pretrained(causal_lm_path), args, config, adapter)
+    values = [value for name, value in again.model.named_parameters() if "lora_B" in name]
+    assert values and all((value == 0.25).all() for value in values)
+    assert again.state.log_history and "ref" not in again.model.peft_config
+
+
+def test_pairs_are_trained_on_as_they_are(working_directory, causal_lm_path):
+    write_lines(Path("pairs.jsonl"), [{"prompt": "p", "chosen": f"a{i}", "rejected": "b"} for i in range(4)])
+    divpo(causal_lm_path, "--dataset_name", "pairs.jsonl", "--max_steps", "1")
+    assert Path("out/model.safetensors").is_file() and not Path("out/rounds.jsonl").exists()
+
+
+def test_recipe_is_read_strictly(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    script_args, training_args, model_args = make_parser("x").parse_args_and_config(
+        ["--config", "recipes/smollm2-135m/divpo.yaml"]
+    )
+    assert script_args.rounds * script_args.prompts_per_round * script_args.num_generations == 12 * 48
+    assert training_args.beta == 0.1 and model_args.lora_r == 16
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--rounds", "0"], "`rounds` is at least 1"),
+        (["--num_generations", "1"], "`num_generations` is at least 2"),
+        (["--min_quality", "1"], "give both `min_quality` and `max_quality`"),
+        (["--round", "3"], "The nearest is `--rounds`"),
+    ],
+)
+def test_wrong_arguments(capsys, argv, message):
+    with pytest.raises(SystemExit) as stopped:
+        make_parser("x").parse_args_and_config(["--output_dir", "out", *argv])
+    assert stopped.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_one_reward_is_needed(working_directory, causal_lm_path):
+    with pytest.raises(SystemExit, match="name one quality reward"):
+        divpo(causal_lm_path, "--dataset_name", "train.jsonl", "--prompt_column", "question")
+    assert json.loads(Path("train.jsonl").read_text().splitlines()[0])["answer"] == "cat"

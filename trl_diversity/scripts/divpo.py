@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Train a policy with the baseline DivPO, online in rounds: sample, pair, train with TRL's DPOTrainer.
+
+`trl-diversity divpo --config FILE.yaml [--option VALUE ...]`. A data set of pairs (`chosen`, `rejected`), such as
+`trl-diversity build-divpo-pairs` writes, is trained on as it is.
+"""
+
+import json
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from trl_diversity.scripts.build_divpo_pairs import DivpoSelectionArguments, make_pair
+from trl_diversity.scripts.parsing import StrictParser, export_environment
+from trl_diversity.scripts.training import TrainingScriptArguments
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class DivpoScriptArguments(TrainingScriptArguments, DivpoSelectionArguments):
+    """
+    Arguments of `trl-diversity divpo` besides those of [`~trl.DPOConfig`] and [`~trl.ModelConfig`].
+
+    Args:
+        rounds (`int`, *optional*, defaults to `10`):
+            How often groups are sampled, paired and trained on.
+        prompts_per_round (`int`, *optional*, defaults to `32`):
+            Prompts that are sampled in a round. All are used before one is used again.
+        num_generations (`int`, *optional*, defaults to `8`):
+            Completions per prompt.
+        sampling_temperature (`float`, *optional*, defaults to `1.0`):
+            Temperature of the completions.
+        max_completion_length (`int`, *optional*, defaults to `1024`):
+            Most tokens of a completion.
+    """
+
+    rounds: int = field(default=10, metadata={"help": "How often groups are sampled, paired and trained on."})
+    prompts_per_round: int = field(default=32, metadata={"help": "Prompts that are sampled in a round."})
+    num_generations: int = field(default=8, metadata={"help": "Completions per prompt."})
+    sampling_temperature: float = field(default=1.0, metadata={"help": "Temperature of the completions."})
+    max_completion_length: int = field(default=1024, metadata={"help": "Most tokens of a completion."})
+
+    def __post_init__(self):
+        DivpoSelectionArguments.__post_init__(self)
+        for name, least in (("rounds", 1), ("prompts_per_round", 1), ("num_generations", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"`{name}` is at least {least}; got {getattr(self, name)}.")
+
+
+def make_parser(prog: str | None = None) -> StrictParser:
+    """The parser of this command."""
+    from trl import DPOConfig, ModelConfig
+
+    return StrictParser(
+        (DivpoScriptArguments, DPOConfig, ModelConfig),
+        prog=prog,
+        description="Train a policy with DivPO in rounds: sample, pair, train with TRL's DPOTrainer.",
+    )
+
+
+def main(script_args: DivpoScriptArguments, training_args: Any, model_args: Any) -> None:
+    """Train a policy as the arguments say, save it and its card."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import get_peft_config
+
+    from trl_diversity.scripts.reward_functions import resolve_reward_functions
+    from trl_diversity.scripts.training_data import load_splits
+
+    dataset = load_splits(script_args, with_eval=False)[0]
+    columns = set(next(iter(dataset)))
+    options: Any = {"trust_remote_code": training_args.trust_remote_code, "dtype": model_args.dtype or "float32"}
+    model = AutoModelForCausalLM.from_pretrained(model_args.model_name_or_path, **options)
+    tokenizer: Any = AutoTokenizer.from_pretrained(
+        model_args.model_name_or_path, trust_remote_code=training_args.trust_remote_code
+    )
+    peft_config = get_peft_config(model_args)
+    if {"chosen", "rejected"} <= columns:
+        trainer = _train_on(dataset, model, tokenizer, training_args, peft_config)
+    else:
+        if script_args.reward_funcs is None or len(script_args.reward_funcs) != 1:
+            raise SystemExit("trl-diversity divpo: name one quality reward in `reward_funcs`.")
+        resolve_reward_functions(script_args.reward_funcs, max_completion_length=script_args.max_completion_length)
+        from trl_diversity.scripts.quality import load_quality
+
+        quality = load_quality(script_args.reward_funcs[0], trust_remote_code=training_args.trust_remote_code)
+        prompts = [row["prompt"] for row in dataset]
+        trainer = train_rounds(model, tokenizer, prompts, quality, script_args, training_args, peft_config)
+    trainer.save_model(training_args.output_dir)
+    trainer.create_model_card(model_name=Path(training_args.output_dir).name)
+    print(f"Model saved to {training_args.output_dir}.")
+
+
+def train_rounds(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Any],
+    quality: Callable[[Sequence[Any], Sequence[str]], list[float]],
+    script_args: DivpoScriptArguments,
+    training_args: Any,
+    peft_config: Any = None,
+    on_round: Callable[[dict[str, Any]], None] | None = None,
+) -> Any:
+    """
+    Sample groups, pair them and train on the pairs, `rounds` times. The reference is always the policy of the start.
+
+    The optimizer begins anew in every round. What happened is written to `<output_dir>/rounds.jsonl`.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            The policy, without adapters.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            Its tokenizer.
+        prompts (`Sequence`):
+            Texts or conversations.
+        quality (`Callable`):
+            Rewards of prompts and completions.
+        script_args ([`DivpoScriptArguments`]):
+            Rounds, sampling and selection.
+        training_args ([`~trl.DPOConfig`]):
+            Of every round; `num_train_epochs` is over the pairs of a round.
+        peft_config ([`~peft.PeftConfig`], *optional*):
+            To train an adapter.
+        on_round (`Callable[[dict], None]`, *optional*):
+            Called with what is written of every round.
+
+    Returns:
+        [`~trl.DPOTrainer`]: the last round's trainer, with the trained policy.
+
+    Raises:
+        `ValueError`: if no round gave a pair.
+    """
+    from datasets import Dataset
+
+    output = Path(training_args.output_dir)
+    output.mkdir(parents=True, exist_ok=True)
+    measure = script_args.measure(trust_remote_code=training_args.trust_remote_code)
+    order, adapter, trainer = _prompt_order(prompts, script_args, training_args.seed), None, None
+    for number in range(script_args.rounds):
+        batch = [prompts[next(order)] for _ in range(script_args.prompts_per_round)]
+        pairs, report = _sample_pairs(
+            trainer.model if trainer is not None else model,
+            tokenizer,
+            batch,
+            quality,
+            measure,
+            script_args,
+            training_args.seed + number,
+        )
+        report = {"round": number + 1, **report}
+        with open(output / "rounds.jsonl", "a" if number else "w", encoding="utf-8") as file:
+            file.write(json.dumps(report) + "\n")
+        if on_round is not None:
+            on_round(report)
+        logger.info("DivPO round: %s", report)
+        if pairs:
+            if trainer is not None and peft_config is not None:
+                model, adapter = _taken_off(trainer.model)
+            trainer = _train_on(Dataset.from_list(pairs), model, tokenizer, training_args, peft_config, adapter)
+            model = trainer.model if peft_config is None else model
+    if trainer is None:
+        raise ValueError("no round gave a pair: all completions of a group have the same quality.")
+    return trainer
+
+
+def _prompt_order(prompts: Sequence[Any], script_args: DivpoScriptArguments, seed: int) -> Any:
+    """Indices of prompts without end: all in random order, then all again in another."""
+    draw = random.Random(seed)
+    while True:
+        yield from draw.sample(range(len(prompts)), len(prompts))
+
+
+def _sample_pairs(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Any],
+    quality: Callable[..., list[float]],
+    measure: Any,
+    script_args: DivpoScriptArguments,
+    seed: int,
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    from trl_diversity.diversity.groups import CompletionGroup, prompt_text
+    from trl_diversity.evaluation.generation import TransformersGenerator
+    from trl_diversity.evaluation.sampling import Sampling
+
+    sampling = Sampling(
+        num_generations=script_args.num_generations,
+        temperature=script_args.sampling_temperature,
+        max_tokens=script_args.max_completion_length,
+        seed=seed,
+    )
+    drawn = TransformersGenerator(model, tokenizer)(prompts, sampling)
+    rewards = [quality([prompt] * len(texts), texts) for prompt, texts in zip(prompts, drawn, strict=True)]
+    groups = [CompletionGroup(prompt_text(prompt), texts) for prompt, texts in zip(prompts, drawn, strict=True)]
+    diversities = measure(groups)
+    pairs, counts = [], Counter[str]()
+    for prompt, texts, group_quality, found in zip(prompts, drawn, rewards, diversities, strict=True):
+        row = {"prompt": prompt, "completions": texts}
+        pair, reason = make_pair(row, group_quality, found.scores, script_args.selection())
+        counts["pairs" if reason is None else reason] += 1
+        if pair is not None:
+            pairs.append({name: pair[name] for name in ("prompt", "chosen", "rejected")})
+    report: dict[str, Any] = {"groups": len(groups), **counts}
+    report["quality"] = fmean(value for group in rewards for value in group)
+    report["diversity"] = fmean(score for found in diversities for score in found.scores)
+    if all(found.labels is not None for found in diversities):
+        report["clusters"] = fmean(len(set(found.labels or [])) for found in diversities)
+    return pairs, report
+
+
+def _train_on(
+    pairs: Any, model: Any, tokenizer: Any, training_args: Any, peft_config: Any, adapter: Any = None
+) -> Any:
+    """A trainer that has trained on pairs, from the adapter of the round before."""
+    from trl import DPOTrainer
+
+    trainer = DPOTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=pairs,
+        processing_class=tokenizer,
+        peft_config=peft_config,
+    )
+    if adapter is not None:
+        from peft import set_peft_model_state_dict
+
+        set_peft_model_state_dict(trainer.model, adapter)
+    trainer.train()
+    return trainer
+
+
+def _taken_off(model: Any) -> tuple[Any, Any]:
+    """The policy of the start, and the adapter that was on it."""
+    from peft import get_peft_model_state_dict
+
+    adapter = {name: value.detach().clone() for name, value in get_peft_model_state_dict(model).items()}
+    return model.unload(), adapter
+
+
+def run(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
+    """Parse a command line and train."""
+    export_environment(argv, prog)
+    main(*make_parser(prog).parse_args_and_config(argv))
+
+
+if __name__ == "__main__":
+    run(prog="python -m trl_diversity.scripts.divpo")
