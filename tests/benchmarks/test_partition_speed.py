@@ -120,16 +120,15 @@ def compare(cross_encoder, groups, threshold):
     return statistics.median(ratios), equivalence, measure, expected
 
 
-# Both sides do the same arithmetic, so the gain is what small passes lose: much on short texts, less on long ones, on
-# which torch's own threads keep two cores fairly busy.
+# The gain is what small passes lose, and the part of the last layer that nobody reads.
 @pytest.mark.benchmark
-@pytest.mark.parametrize(("lengths", "expected_ratio"), [(mostly_short, 1.6), (uniform, 1.2)])
-def test_all_pairs_are_judged_faster_than_one_by_one(minilm_classifier, lengths, expected_ratio):
+@pytest.mark.parametrize("lengths", [mostly_short, uniform])
+def test_all_pairs_are_judged_faster_than_one_by_one(minilm_classifier, lengths):
     ratio, equivalence, measure, expected = compare(minilm_classifier, groups_of(lengths), threshold=1.0)
     assert measure.pop_statistics()["pairs_scored"] == (REPEATS * GROUPS + 1) * 28
     by_pair = {pair: score for scores, _ in expected for pair, score in scores.items()}
     assert equivalence.score_pairs(list(by_pair)) == pytest.approx(list(by_pair.values()), abs=1e-5)
-    assert ratio >= expected_ratio
+    assert ratio >= 1.6
 
 
 @pytest.mark.benchmark

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pairs are encoded as the tokenizer would, and cut fairly where they are too long."""
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from tests.tiny import tiny_bert_tokenizer, tiny_tokenizer
 from trl_diversity.equivalence.pair_encoding import (
     EncodedPair,
     PairEncoder,
+    batches_by_cost,
     batches_by_length,
     fair_lengths,
     pad_pairs,
@@ -99,24 +102,48 @@ def test_truncation_left_on_by_another_user_of_the_tokenizer_does_not_matter():
     assert PairEncoder(tokenizer)([("word " * 20, "cat")]) == whole
 
 
-@given(
-    st.lists(st.integers(0, 300), max_size=40),
-    st.none() | st.integers(1, 9),
-    st.none() | st.integers(1, 600),
-)
-def test_batches_hold_every_pair_once_from_long_to_short_within_both_limits(lengths, batch_size, max_tokens):
-    batches = batches_by_length(lengths, batch_size, max_tokens)
+@given(st.lists(st.integers(0, 300), max_size=40), st.integers(1, 9))
+def test_batches_of_one_size_hold_every_pair_once_from_long_to_short(lengths, batch_size):
+    batches = batches_by_length(lengths, batch_size)
     order = [index for batch in batches for index in batch]
     assert sorted(order) == list(range(len(lengths)))
     assert [lengths[index] for index in order] == sorted(lengths, reverse=True)
-    for batch in batches:
-        assert batch
-        assert batch_size is None or len(batch) <= batch_size
-        assert max_tokens is None or len(batch) == 1 or len(batch) * lengths[batch[0]] <= max_tokens
-    # Nothing is left over that would have fitted into the batch before.
-    for batch, following in zip(batches, batches[1:], strict=False):
-        full = len(batch) == batch_size
-        assert full or (max_tokens is not None and (len(batch) + 1) * lengths[batch[0]] > max_tokens), following
+    assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+    assert all(1 <= len(batch) <= batch_size for batch in batches)
+
+
+def cost(batches, batch_tokens):
+    return sum(max(batch) * len(batch) + batch_tokens for batch in batches)
+
+
+def all_ways_to_cut(items):
+    """Every way to cut a list into runs."""
+    for cuts in itertools.product((False, True), repeat=max(len(items) - 1, 0)):
+        runs = [items[:1]]
+        for cut, item in zip(cuts, items[1:], strict=True):
+            if cut:
+                runs.append([])
+            runs[-1].append(item)
+        yield runs
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=8), st.integers(1, 600), st.integers(0, 100))
+def test_batches_by_cost_are_the_cheapest_of_all_within_the_limit(lengths, max_tokens, batch_tokens):
+    batches = batches_by_cost(lengths, max_tokens, batch_tokens)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    allowed = [
+        runs
+        for runs in all_ways_to_cut(sorted(lengths, reverse=True))
+        if all(len(run) == 1 or max(run) * len(run) <= max_tokens for run in runs)
+    ]
+    found = [[lengths[index] for index in batch] for batch in batches]
+    assert found in allowed
+    assert cost(found, batch_tokens) == min(cost(runs, batch_tokens) for runs in allowed)
+
+
+def test_no_pairs_no_batches():
+    assert batches_by_cost([], 512, 8) == batches_by_length([], 4) == []
 
 
 def test_padding_is_on_the_right_and_masked():

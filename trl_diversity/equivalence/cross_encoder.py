@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trl_diversity.equivalence.cpu_threads import SingleCoreThreads
+from trl_diversity.equivalence.first_token import only_first_token
 from trl_diversity.equivalence.loading import (
     checkpoint_kind,
     preserved_rng_state,
@@ -17,7 +18,13 @@ from trl_diversity.equivalence.loading import (
     resolve_dtype,
     resolve_threshold,
 )
-from trl_diversity.equivalence.pair_encoding import EncodedPair, PairEncoder, batches_by_length, pad_pairs
+from trl_diversity.equivalence.pair_encoding import (
+    EncodedPair,
+    PairEncoder,
+    batches_by_cost,
+    batches_by_length,
+    pad_pairs,
+)
 
 
 if TYPE_CHECKING:
@@ -26,9 +33,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_THRESHOLD = 0.5
-# Measured with MiniLM-L6 on cores of 1 MiB: short pairs gain from batches of up to 16, but a batch of more than about
-# 500 tokens leaves the cache and gets slower again.
+# Measured with MiniLM-L6 on cores of 1 MiB: a batch of more than about 500 tokens leaves the cache and gets slower,
+# and one more batch costs what 8 more tokens cost.
 CPU_BATCH_TOKENS = 512
+CPU_TOKENS_PER_BATCH = 8
 GPU_BATCH_SIZE = 64
 # A tokenizer without a limit of its own reports a huge number.
 _NO_LIMIT = 10**9
@@ -167,9 +175,11 @@ class CrossEncoderEquivalence:
 
     def _score(self, encoded: list[EncodedPair]) -> list[float]:
         on_cpu = self.device.type == "cpu"
-        batch_size = self.batch_size or (None if on_cpu else GPU_BATCH_SIZE)
-        max_tokens = CPU_BATCH_TOKENS if on_cpu and self.batch_size is None else None
-        batches = batches_by_length([len(pair.input_ids) for pair in encoded], batch_size, max_tokens)
+        lengths = [len(pair.input_ids) for pair in encoded]
+        if on_cpu and self.batch_size is None:
+            batches = batches_by_cost(lengths, CPU_BATCH_TOKENS, CPU_TOKENS_PER_BATCH)
+        else:
+            batches = batches_by_length(lengths, self.batch_size or GPU_BATCH_SIZE)
         self.cross_encoder.eval()
 
         @torch.inference_mode()
@@ -177,7 +187,8 @@ class CrossEncoderEquivalence:
             features = pad_pairs([encoded[index] for index in batch], self.cross_encoder.tokenizer, self.device)
             return self._probabilities(self.cross_encoder(features)["scores"].float())
 
-        probabilities = self._threads.map(score, batches) if on_cpu else [score(batch) for batch in batches]
+        with only_first_token(self.cross_encoder.model):
+            probabilities = self._threads.map(score, batches) if on_cpu else [score(batch) for batch in batches]
         scores = [0.0] * len(encoded)
         for index, probability in zip(chain(*batches), torch.cat(probabilities).tolist(), strict=True):
             scores[index] = probability

@@ -115,31 +115,60 @@ class PairEncoder:
         return encoding
 
 
-def batches_by_length(lengths: Sequence[int], batch_size: int | None, max_tokens: int | None) -> list[list[int]]:
+def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """
-    Sort pairs into batches of similar length, the longest first.
+    Sort pairs into batches of one size and of similar length, the longest first.
 
     Args:
         lengths (`Sequence[int]`):
             Tokens of every pair.
-        batch_size (`int`, *optional*):
-            Most pairs of a batch. No limit by default.
-        max_tokens (`int`, *optional*):
-            Most tokens of a batch, padding included, but at least one pair. No limit by default.
+        batch_size (`int`):
+            Pairs of a batch; the last may have fewer.
 
     Returns:
         `list[list[int]]`: the indices of each batch.
     """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def batches_by_cost(lengths: Sequence[int], max_tokens: int, batch_tokens: int) -> list[list[int]]:
+    """
+    Sort pairs into batches so that padding and the cost of having many batches are least together.
+
+    Every batch is a run of the pairs in order of their length, the longest first. A batch costs its tokens, padding
+    included, plus `batch_tokens`.
+
+    Args:
+        lengths (`Sequence[int]`):
+            Tokens of every pair.
+        max_tokens (`int`):
+            Most tokens of a batch, padding included, but at least one pair.
+        batch_tokens (`int`):
+            What a batch costs beside its tokens, in tokens.
+
+    Returns:
+        `list[list[int]]`: the indices of each batch.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    costs, starts = [0], [0]  # of the first 0, 1, 2, ... pairs: least cost, and where their last batch begins
+    for end in range(1, len(order) + 1):
+        best, best_start = costs[end - 1] + lengths[order[end - 1]], end - 1
+        for start in range(end - 2, -1, -1):
+            # Going down, pairs only get longer: once a batch is full it stays so.
+            tokens = lengths[order[start]] * (end - start)
+            if tokens > max_tokens:
+                break
+            if costs[start] + tokens < best:
+                best, best_start = costs[start] + tokens, start
+        costs.append(best + batch_tokens)
+        starts.append(best_start)
     batches: list[list[int]] = []
-    most_pairs = 0
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if not batches or len(batches[-1]) == most_pairs:
-            most_pairs = len(lengths) if batch_size is None else batch_size
-            if max_tokens is not None:
-                most_pairs = max(1, min(most_pairs, max_tokens // max(lengths[index], 1)))
-            batches.append([])
-        batches[-1].append(index)
-    return batches
+    end = len(order)
+    while end:
+        batches.append(order[starts[end] : end])
+        end = starts[end]
+    return batches[::-1]
 
 
 def pad_pairs(pairs: Sequence[EncodedPair], tokenizer: Any, device: Any) -> dict[str, Any]:
