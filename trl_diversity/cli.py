@@ -26,6 +26,7 @@ COMMANDS = (
     Command("evaluate", "evaluate", "measure quality and diversity: noveltybench, pass-at-k, sweep, answer files"),
     Command("build-divpo-pairs", "build_divpo_pairs", "preference pairs for the baseline DivPO from scored groups"),
     Command("divpo", "divpo", "train a policy with the baseline DivPO: sample, pair, DPO, in rounds"),
+    Command("prepare-data", "prepare_data", "filter and sample a published data set for training"),
     Command("check-recipe", "check_recipe", "check a recipe: keys, batch geometry, memory, servers"),
     Command("serve-classifier", "serve_classifier", "serve a pair classifier with vLLM, one server per GPU"),
 )

@@ -2,7 +2,7 @@
 """How many tokens a prompt has for a policy: prompts that are too long are left out or reported, never cut."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,12 +25,26 @@ def prompt_token_count(prompt: Any, tokenizer: Any, chat_template_kwargs: Mappin
     Returns:
         `int`.
     """
-    if isinstance(prompt, str):
-        return len(tokenizer(prompt)["input_ids"])
+    return prompt_token_counts([prompt], tokenizer, chat_template_kwargs)[0]
+
+
+def prompt_token_counts(
+    prompts: Sequence[Any], tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None
+) -> list[int]:
+    """
+    As [`prompt_token_count`], for prompts that are all texts or all conversations.
+
+    Returns:
+        `list[int]`: one a prompt.
+    """
+    if not prompts:
+        return []
+    if isinstance(prompts[0], str):
+        return [len(ids) for ids in tokenizer(list(prompts))["input_ids"]]
     encoded = tokenizer.apply_chat_template(
-        prompt, add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {})
+        list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {})
     )
-    return len(encoded["input_ids"])
+    return [len(ids) for ids in encoded["input_ids"]]
 
 
 def drop_long_prompts(
