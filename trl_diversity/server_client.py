@@ -334,7 +334,7 @@ class ServerClient:
             self._statistics["server_failures"] += 1
             went_down = status is None and not server.is_down
             failure = server.failure = Failure(status, cause)
-            server.not_before = time.monotonic() + retry_after if retry_after else 0.0
+            server.not_before = max(server.not_before, time.monotonic() + retry_after)
             if status is None:
                 server.is_down, server.is_checked = True, False
         if went_down:

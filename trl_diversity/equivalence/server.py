@@ -9,7 +9,7 @@ from typing import Any
 
 from trl_diversity.equivalence.loading import RELEASED_MODELS, read_calibration, resolve_threshold
 from trl_diversity.equivalence.pair_encoding import EncodedPair, PairEncoder
-from trl_diversity.equivalence.server_route import Route, cut_pair, find_route
+from trl_diversity.equivalence.server_route import Route, find_route, fit_pairs
 from trl_diversity.pooling_servers import PoolingServers, logits_of, sigmoid
 from trl_diversity.served_model import ServedModel
 
@@ -175,11 +175,7 @@ class ServerEquivalence:
         encoded = self._encoder(pairs)
         self._count(encoded)
         if self._route.path == "/score":  # it takes texts: those that are too long are cut as texts
-            pairs = [
-                cut_pair(pair, self._encoder) if code.truncated else pair
-                for pair, code in zip(pairs, encoded, strict=True)
-            ]
-            encoded = self._encoder(pairs)
+            pairs, encoded = fit_pairs(pairs, encoded, self._encoder)
         encoded = [code if code.input_ids else self._nothing() for code in encoded]
         batches = self._batches([len(pair.input_ids) for pair in encoded])
         replies = self._servers.client.map(
@@ -243,9 +239,7 @@ class ServerEquivalence:
         """Logits of known pairs from one server, which show that it can be asked, and how."""
         if self._encoder is None:
             self._prepare(served)
-        self._route, self._gives_logits, logits = find_route(
-            self._config, served, list(_KNOWN_PAIRS), self._known, ask, url
-        )
+        self._route, self._gives_logits, logits = find_route(self._config, served, *self._known, ask, url)
         return logits
 
     def _prepare(self, served: ServedModel) -> None:
@@ -265,4 +259,5 @@ class ServerEquivalence:
         limits = (served.max_length, tokenizer.model_max_length)
         known = [limit for limit in limits if limit is not None and limit < _NO_LIMIT]
         self._encoder = PairEncoder(tokenizer, min(known, default=None), self._max_side_tokens)
-        self._known = self._encoder(_KNOWN_PAIRS)  # once: a tokenizer is not for several threads at a time
+        # Once: a tokenizer is not for several threads at a time
+        self._known = fit_pairs(list(_KNOWN_PAIRS), self._encoder(_KNOWN_PAIRS), self._encoder)

@@ -95,8 +95,16 @@ def find_route(
     return route, gives_logits, raw if gives_logits else [logits_of(row) for row in raw]
 
 
-def cut_pair(pair: tuple[str, str], encoder: PairEncoder) -> tuple[str, str]:
-    """The parts of two texts that [`PairEncoder`] keeps, as texts. They have at most as many tokens as it keeps."""
+def fit_pairs(
+    pairs: list[tuple[str, str]], encoded: list[EncodedPair], encoder: PairEncoder
+) -> tuple[list[tuple[str, str]], list[EncodedPair]]:
+    """Pairs of which the long ones are cut as [`PairEncoder`] cuts their tokens, and their tokens."""
+    fitting = [_cut_pair(pair, encoder) if code.truncated else pair for pair, code in zip(pairs, encoded, strict=True)]
+    return fitting, encoder(fitting)
+
+
+def _cut_pair(pair: tuple[str, str], encoder: PairEncoder) -> tuple[str, str]:
+    """The parts of two texts that the encoder keeps, as texts. They have at most as many tokens as it keeps."""
     backend = encoder.tokenizer.backend_tokenizer
     first, second = (len(backend.encode(text, add_special_tokens=False).ids) for text in pair)
     if encoder.max_side_tokens is not None:

@@ -2,13 +2,14 @@
 """GRPO whose reward is quality times semantic diversity."""
 
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import torch
 from accelerate.logging import get_logger
 from trl.trainer.utils import get_config_model_id
 
-from trl_diversity.distributed import exchange, local_slice, map_dealt_out
+from trl_diversity.distributed import deal_out, exchange, local_slice, map_dealt_out
 from trl_diversity.diversity import CompletionGroup, GroupDiversity
 from trl_diversity.diversity.groups import completion_text, make_groups, narrow_text, prompt_text
 from trl_diversity.likelihood import assistant_tail
@@ -20,10 +21,12 @@ from trl_diversity.trainers.diversity_step import (
     combine_groups,
     correct_members,
     diversity_metrics,
+    in_background,
     quality_metrics,
     score_groups,
     select_members,
     spread_members,
+    waits_for_servers,
 )
 from trl_diversity.trainers.logprobs import mean_token_logprobs
 from trl_diversity.trainers.reward_column import append_reward_column, kept_errors, weighted_quality
@@ -31,6 +34,7 @@ from trl_diversity.trainers.reward_column import append_reward_column, kept_erro
 
 logger = get_logger(__name__)
 
+_Scored = tuple[list[GroupDiversity], dict[str, float]]  # by group, and what was counted
 _COLUMNS = ("quality", "diversity", "cluster")  # ours in the completions table
 _TAGS = {"answer": ("<answer>", "</answer>"), "after_think": ("<think>", "</think>")}  # by `diversity_text`
 
@@ -175,6 +179,7 @@ class DarlingTrainer(RewardColumnTrainer):
         group_size: Any = self.num_generations if is_training else self.num_generations_eval
         measure = self.diversity if group_size > 1 else None
         groups = None if measure is None else self._gather_groups(prompts, completions, group_size)
+        ahead = None if groups is None else self._score_ahead(groups)
         with kept_errors(self) as errors:
             rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         error = errors[0] if errors else None
@@ -185,7 +190,7 @@ class DarlingTrainer(RewardColumnTrainer):
             rewards_per_func[:, -1] = quality
             diversities = rewards = None
         else:
-            diversities = self._measure_diversity(groups, quality_groups, error)
+            diversities = self._measure_diversity(groups, quality_groups, error, ahead)
             rewards = combine_groups(self.args, quality_groups, diversities)
             rewards_per_func[:, -1] = torch.tensor(rewards, device=quality.device).view(-1)
         self._report(quality_groups, diversities, rewards, len(prompts))
@@ -215,7 +220,20 @@ class DarlingTrainer(RewardColumnTrainer):
         parsers = (getattr(self._tokenizer, name, None) for name in ("response_template", "response_schema"))
         return not isinstance(completions[0], str) and any(parsers)
 
-    def _measure_diversity(self, groups, quality, error) -> list[GroupDiversity]:
+    def _score_ahead(self, groups: list[CompletionGroup]) -> "Future[_Scored] | None":
+        """
+        Begin to score this rank's groups, if that means waiting for servers and needs no quality.
+
+        The thread makes no collective call and no use of torch: what it gives, or raises, is exchanged later, on the
+        main thread, where diversity that is not scored ahead is computed.
+        """
+        if self.args.partition_correct_only or not waits_for_servers(self.diversity):
+            return None
+        shares = deal_out(_costs(groups), self.accelerator.num_processes)
+        mine = [groups[index] for index in shares[self.accelerator.process_index]]
+        return in_background(self._score_groups, mine)
+
+    def _measure_diversity(self, groups, quality, error, ahead=None) -> list[GroupDiversity]:
         """Diversity of all groups, each scored on one rank; raises on every rank what failed on any of them."""
         members = [list(range(len(group.completions))) for group in groups]
         if self.args.partition_correct_only:
@@ -223,9 +241,9 @@ class DarlingTrainer(RewardColumnTrainer):
         selected = [index for index, group_members in enumerate(members) if group_members]
         parts = [select_members(groups[index], members[index]) for index in selected]
         scored, statistics = map_dealt_out(
-            self._score_groups,
+            self._score_groups if ahead is None else lambda _: ahead.result(),
             parts,
-            costs=[sum(map(len, part.completions)) for part in parts],
+            costs=_costs(parts),
             rank=self.accelerator.process_index,
             world_size=self.accelerator.num_processes,
             error=error,
@@ -239,7 +257,7 @@ class DarlingTrainer(RewardColumnTrainer):
             for index, group in enumerate(groups)
         ]
 
-    def _score_groups(self, groups: list[CompletionGroup]) -> tuple[list[GroupDiversity], dict[str, float]]:
+    def _score_groups(self, groups: list[CompletionGroup]) -> _Scored:
         started = time.perf_counter()
         assert self.diversity is not None  # plain GRPO has no groups to score
         results, statistics = score_groups(self.diversity, groups)
@@ -279,3 +297,8 @@ class DarlingTrainer(RewardColumnTrainer):
                 f"No reward function gave a reward to {unscored} completions; they get no advantage. Make sure that "
                 "at least one returns a number for every completion."
             )
+
+
+def _costs(groups: list[CompletionGroup]) -> list[int]:
+    """By which groups are dealt out over the ranks."""
+    return [sum(map(len, group.completions)) for group in groups]

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens to the groups of one reward step: scored, combined with quality, and described in metrics."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from statistics import fmean
+from typing import Any, TypeVar
 
 import numpy as np
 
 from trl_diversity.diversity import CompletionGroup, DiversityMeasure, GroupDiversity, darling_reward
 from trl_diversity.diversity.combine import check_not_mostly_negative
 from trl_diversity.trainers.darling_config import DarlingConfig
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def score_groups(
@@ -44,6 +51,30 @@ def score_groups(
                 )
     pop_statistics = getattr(measure, "pop_statistics", None)
     return results, pop_statistics() if pop_statistics else {}
+
+
+def waits_for_servers(measure: Any) -> bool:
+    """
+    Whether a diversity measure, or the equivalence model that it asks, mostly waits for servers.
+
+    It says so by a true attribute `is_remote`. It must then be safe to use in another thread than the main one, and
+    make no collective call.
+    """
+    return any(getattr(asked, "is_remote", False) for asked in (measure, getattr(measure, "model", None)))
+
+
+def in_background(function: Callable[[Item], Result], argument: Item) -> "Future[Result]":
+    """Call a function in a thread of its own, which ends with it and keeps no process from ending."""
+    future: Future[Result] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(function(argument))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="diversity-ahead", daemon=True).start()
+    return future
 
 
 def correct_members(quality: Sequence[float]) -> list[int]:
