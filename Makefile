@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 RUN := HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-compare demo-seeds demo-darl demo-darl-seeds demo-darl-thresholds demo-smoke test test-all quality format bench clean
+.PHONY: help demo demo-compare demo-seeds demo-darl demo-darl-seeds demo-darl-thresholds demo-smoke table1 table1-pilot table1-quick test test-all quality format bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-20s %s\n", $$1, $$2}'
@@ -47,6 +47,15 @@ demo-darl-thresholds: $(VENV)/.demo ## Darl with the dynamic and with the static
 demo-smoke: $(VENV)/.demo ## Two steps of each demo, as a check that they run
 	$(RUN) -m demo --smoke --output outputs/demo-smoke
 	$(RUN) -m demo.darl --smoke --output outputs/demo-darl-smoke
+
+table1-pilot: $(VENV)/.demo ## Tell from a pilot which differences the table below can detect (half an hour)
+	$(RUN) -m demo.table1 --pilot --output outputs/table1
+
+table1: $(VENV)/.demo ## Seven ways to train the same policy, three seeds, one table (hours); finished runs are kept
+	$(RUN) -m demo.table1 --seeds 0 1 2 --output outputs/table1 --results docs/results
+
+table1-quick: $(VENV)/.demo ## One step of every arm of the table, as a check that they run
+	$(RUN) -m demo.table1 --quick --output outputs/table1-quick
 
 test: $(VENV)/.dev ## The tests that need no GPU, no network and no patience (under 8 minutes)
 	$(RUN) -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)

@@ -63,10 +63,16 @@ def measure(groups: list[CompletionGroup]) -> Sample:
 
 
 def sample(
-    model: Any, tokenizer: Any, prompts: list[str], groups_per_prompt: int, seed: int, **sampling: Any
+    model: Any,
+    tokenizer: Any,
+    prompts: list[str],
+    groups_per_prompt: int,
+    seed: int,
+    group_size: int = GROUP_SIZE,
+    **sampling: Any,
 ) -> list[CompletionGroup]:
     """
-    Draw `groups_per_prompt` groups of `GROUP_SIZE` answers to every prompt.
+    Draw `groups_per_prompt` groups of `group_size` answers to every prompt.
 
     Args:
         model (`PreTrainedModel`):
@@ -79,6 +85,8 @@ def sample(
             Groups drawn for each prompt.
         seed (`int`):
             Seed of the draws. The state of torch's generator is left as it was.
+        group_size (`int`, *optional*, defaults to `GROUP_SIZE`):
+            Answers in a group.
         sampling (`Any`):
             Passed to `generate`: `temperature` and `max_new_tokens`.
 
@@ -87,7 +95,7 @@ def sample(
     """
     import torch
 
-    count = groups_per_prompt * GROUP_SIZE
+    count = groups_per_prompt * group_size
     texts = [
         tokenizer.apply_chat_template(messages(prompt), add_generation_prompt=True, tokenize=False)
         for prompt in prompts
@@ -110,6 +118,6 @@ def sample(
             answers += tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
     model.train(was_training)
     return [
-        CompletionGroup(prompts[start // count], answers[start : start + GROUP_SIZE])
-        for start in range(0, len(answers), GROUP_SIZE)
+        CompletionGroup(prompts[start // count], answers[start : start + group_size])
+        for start in range(0, len(answers), group_size)
     ]

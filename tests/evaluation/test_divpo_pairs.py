@@ -28,6 +28,18 @@ def test_ties_go_to_the_better_and_the_worse():
 
 
 @pytest.mark.parametrize(
+    ("quality", "pair"),
+    [
+        ([0.0, 0.0, 0.0, 0.9], Pair(chosen=3, rejected=2)),  # half of the group would be good at 0
+        ([0.9, 0.9, 0.9, 0.0], Pair(chosen=0, rejected=3)),
+        ([0.5, 0.5, 0.9, 0.0], Pair(chosen=2, rejected=3)),
+    ],
+)
+def test_a_quality_that_both_ends_share_is_neither(quality, pair):
+    assert select_pair(TEXTS, quality, [1.0, 0.9, 0.1, 0.2], PairSelection()) == pair
+
+
+@pytest.mark.parametrize(
     ("texts", "quality", "selection", "reason"),
     [
         (TEXTS, [0.4, 0.3, 0.2, 0.1], PairSelection(0.5, 0.1), "none good"),

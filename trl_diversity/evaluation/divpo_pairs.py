@@ -17,7 +17,8 @@ class PairSelection:
         max_quality (`float`, *optional*):
             Bad is a quality of at most this; not above `min_quality`.
         top_fraction (`float`, *optional*, defaults to 0.5):
-            Good is the best so large part of the group, in `(0, 1)`: at least one completion, ties included.
+            Good is the best so large part of the group, in `(0, 1)`: at least one completion, ties included. A quality
+            that both parts would share belongs to neither, as long as there is another.
         bottom_fraction (`float`, *optional*, defaults to 0.5):
             Bad is the worst so large part, likewise. The two add up to at most 1.
 
@@ -109,5 +110,13 @@ def _pools(quality: Sequence[float], selection: PairSelection) -> tuple[list[int
         n = len(ordered)
         high = ordered[n - max(1, math.floor(selection.top_fraction * n + 1e-9))]
         low = ordered[max(1, math.floor(selection.bottom_fraction * n + 1e-9)) - 1]
+        if high <= low:  # both ends of the group share a quality: it is neither, unless one end has no other
+            high, low = _apart(ordered, low)
     good = [index for index, value in enumerate(quality) if value >= high]
     return good, [index for index, value in enumerate(quality) if value <= low]
+
+
+def _apart(ordered: list[float], shared: float) -> tuple[float, float]:
+    better = [value for value in ordered if value > shared]
+    worse = [value for value in ordered if value < shared]
+    return min(better, default=shared), max(worse, default=shared)

@@ -107,6 +107,7 @@ def train_rounds(
     training_args: Any,
     peft_config: Any = None,
     on_round: Callable[[dict[str, Any]], None] | None = None,
+    prepare: Callable[[Any], None] | None = None,
 ) -> Any:
     """
     Sample groups, pair them and train on the pairs, `rounds` times. The reference is always the policy of the start.
@@ -130,6 +131,8 @@ def train_rounds(
             To train an adapter.
         on_round (`Callable[[dict], None]`, *optional*):
             Called with what is written of every round.
+        prepare (`Callable[[DPOTrainer], None]`, *optional*):
+            Called with every round's trainer before it trains, to change its callbacks.
 
     Returns:
         [`~trl.DPOTrainer`]: the last round's trainer, with the trained policy.
@@ -163,7 +166,9 @@ def train_rounds(
         if pairs:
             if trainer is not None and peft_config is not None:
                 model, adapter = _taken_off(trainer.model)
-            trainer = _train_on(Dataset.from_list(pairs), model, tokenizer, training_args, peft_config, adapter)
+            trainer = _train_on(
+                Dataset.from_list(pairs), model, tokenizer, training_args, peft_config, adapter, prepare
+            )
             model = trainer.model if peft_config is None else model
     if trainer is None:
         raise ValueError("no round gave a pair: all completions of a group have the same quality.")
@@ -216,7 +221,13 @@ def _sample_pairs(
 
 
 def _train_on(
-    pairs: Any, model: Any, tokenizer: Any, training_args: Any, peft_config: Any, adapter: Any = None
+    pairs: Any,
+    model: Any,
+    tokenizer: Any,
+    training_args: Any,
+    peft_config: Any,
+    adapter: Any = None,
+    prepare: Any = None,
 ) -> Any:
     """A trainer that has trained on pairs, from the adapter of the round before."""
     from trl import DPOTrainer
@@ -232,6 +243,8 @@ def _train_on(
         from peft import set_peft_model_state_dict
 
         set_peft_model_state_dict(trainer.model, adapter)
+    if prepare is not None:
+        prepare(trainer)
     trainer.train()
     return trainer
 
