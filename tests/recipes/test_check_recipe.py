@@ -124,6 +124,15 @@ def test_the_table(recipe, capsys):
     assert "GPUs in all           12" in printed
 
 
+def test_the_file_is_named_once(recipe, check, capsys):
+    path = recipe()
+    assert check("--config", path)["num_processes"] == 8
+    for words in ([], [path, "--config", path]):
+        with pytest.raises(SystemExit):
+            run(words)
+        assert "give one recipe" in capsys.readouterr().err
+
+
 def test_help_is_quick_and_needs_no_torch():
     code = "import sys; from trl_diversity.cli import main\ntry: main(['check-recipe', '--help'])\nexcept SystemExit: "
     code += "pass\nassert 'torch' not in sys.modules"

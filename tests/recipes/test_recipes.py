@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
 NOT_TRAINING = ("accelerate_configs", "classifier", "slurm")
 ALL = sorted(str(path.relative_to(ROOT)) for path in RECIPES.rglob("*.yaml") if path.parent.name not in NOT_TRAINING)
-OFFLINE = ("divpo",)  # trained by TRL's DPOTrainer
-ONLINE = [path for path in ALL if Path(path).stem not in OFFLINE]
+DIVPO = [path for path in ALL if Path(path).stem == "divpo"]  # trained by TRL's DPOTrainer
+ONLINE = [path for path in ALL if path not in DIVPO]
 WILDCHAT_8B = [p for p in ONLINE if "llama-3.1-8b-instruct/" in p and "1gpu" not in p]
 WILDCHAT_70B = [p for p in ONLINE if "llama-3.3-70b-instruct/" in p]
 DEEPSCALER = [p for p in ONLINE if "qwen3-" in p]
@@ -52,7 +52,7 @@ def from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_recipes_are_there():
     expected = {
         "llama-3.1-8b-instruct": "darling darling-paper darling-released-code grpo grpo-no-std grpo-unlikeliness "
-        "ablation-add ablation-ngram ablation-std darling-lora-1gpu",
+        "ablation-add ablation-ngram ablation-std darling-lora-1gpu divpo",
         "llama-3.3-70b-instruct": "darling darling-paper grpo grpo-unlikeliness",
         "qwen3-4b-base": "darling darling-paper grpo grpo-unlikeliness ablation-add ablation-ngram ablation-std",
         "qwen3-14b-base": "darling darling-paper grpo grpo-unlikeliness",
@@ -159,6 +159,12 @@ def test_only_what_is_not_a_default_is_written(path):
             if field.name in recipe.written and field.name not in explicit | method | {"reference_column"}:
                 default = field.default_factory() if callable(field.default_factory) else field.default
                 assert getattr(args, field.name) != default or "smollm2" in path, f"`{field.name}` is the default"
+
+
+@pytest.mark.parametrize("path", DIVPO)
+def test_divpo_parses(path):
+    report = examine(path)
+    assert report["command"] == "divpo" and report["errors"] == [] and report["rollouts_per_prompt"] == 8
 
 
 @pytest.mark.parametrize("path", PAPERS)

@@ -28,9 +28,7 @@ def conversations(n: int, seed: int = 0, words: int = 12):
     """A mixture: a tenth is in another language, a tenth toxic, one in twenty repeats an earlier prompt."""
     generator = random.Random(seed)
     for i in range(n):
-        text = f"Question {i if i % 20 else i // 2}: " + " ".join(
-            generator.choices("tell me of a fine tree".split(), k=words)
-        )
+        text = f"Question {i}: " + " ".join(generator.choices("tell me of a fine tree".split(), k=words))
         if i % 20 == 0:
             text = "Tell me a story."
         yield conversation(text, "German" if i % 10 == 3 else "English", i % 10 == 7)
@@ -128,15 +126,15 @@ def test_wrong_use_is_told(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_memory_of_a_long_file(tmp_path, causal_lm_path):
-    """200,000 conversations of some 4 kB take less than 2 GB, and the same bytes come out twice."""
+    """200,000 conversations take less than 2 GB, and the same bytes come out twice."""
     write_wildchat(tmp_path / "long.parquet", conversations(200_000, words=60))
     command = [sys.executable, "-m", "trl_diversity.cli", "prepare-data", "wildchat", "--model", causal_lm_path]
     for name in ("a", "b"):
         options = ["--source", str(tmp_path / "long.parquet"), "--output", str(tmp_path / name)]
         subprocess.run([*command, *options], check=True, cwd=ROOT, capture_output=True)
-    peak_gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    assert peak_gib < 2 / 1.024**3 * 1.0, f"{peak_gib:.2f} GiB"
+    peak_gb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9
+    assert peak_gb < 2
     assert files(tmp_path / "a") == files(tmp_path / "b")
     counts = json.loads((tmp_path / "a" / "counts.json").read_text())
     assert counts["read"] == 200_000 == sum(counts["dropped"].values()) + counts["not_sampled"] + counts["written"]
-    print(f"peak {peak_gib:.2f} GiB, {counts}")
+    print(f"peak {peak_gb:.2f} GB, {counts}")

@@ -27,7 +27,8 @@ def make_parser(prog: str | None = None) -> argparse.ArgumentParser:
         description="Parse a recipe strictly and print what follows from it: batch geometry, memory, servers, and how "
         "it differs from the papers' runs. Status 1: it cannot work.",
     )
-    parser.add_argument("recipe", metavar="FILE.yaml", help="The recipe.")
+    parser.add_argument("recipe", metavar="FILE.yaml", nargs="?", help="The recipe.")
+    parser.add_argument("--config", metavar="FILE.yaml", help="The recipe, as other commands take it.")
     parser.add_argument(
         "--num-processes",
         "--num_processes",
@@ -62,6 +63,8 @@ def examine(path: str, num_processes: int | None = None) -> dict[str, Any]:
     from trl_diversity.scripts.recipe_parsing import parse_recipe
 
     recipe = parse_recipe(path, num_processes)
+    if recipe.command == "divpo":
+        return _examine_divpo(recipe)
     geometry = geometry_of(recipe)
     findings = audit(recipe, geometry)
     servers = _servers(recipe)
@@ -82,6 +85,23 @@ def examine(path: str, num_processes: int | None = None) -> dict[str, Any]:
         "total_gpus": recipe.num_processes + sum(server["gpus"] for server in servers),
         "audit": [vars(finding) for finding in findings],
         "errors": [f"{finding.subject}: {finding.message}" for finding in findings if finding.level == "error"],
+    }
+
+
+def _examine_divpo(recipe: "Recipe") -> dict[str, Any]:
+    """DivPO trains on pairs in rounds: it has no generation batch, and one process samples."""
+    script_args = recipe.script_args
+    return {
+        "recipe": recipe.path,
+        "command": recipe.command,
+        "num_processes": recipe.num_processes,
+        "rounds": script_args.rounds,
+        "prompts_per_generation_batch": script_args.prompts_per_round,
+        "rollouts_per_prompt": script_args.num_generations,
+        "servers": _servers(recipe),
+        "total_gpus": recipe.num_processes,
+        "audit": [],
+        "errors": [],
     }
 
 
@@ -158,6 +178,12 @@ def _shape(name_or_path: str | None) -> Any:
 
 def table(report: dict[str, Any]) -> str:
     """A report as text."""
+    if report["command"] == "divpo":
+        return (
+            f"{report['recipe']}\n  `trl-diversity divpo`, {report['rounds']} rounds of "
+            f"{report['prompts_per_generation_batch']} prompts x {report['rollouts_per_prompt']} completions, at most "
+            "one pair a prompt"
+        )
     rows = [
         ("training processes", f"{report['num_processes']} (one GPU each), `trl-diversity {report['command']}`"),
         (
@@ -203,7 +229,11 @@ def _finding_line(finding: dict[str, str]) -> str:
 
 def run(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parse a command line, print the report, and end with status 1 if the recipe cannot work."""
-    args = make_parser(prog).parse_args(argv)
+    parser = make_parser(prog)
+    args = parser.parse_args(argv)
+    if (args.recipe is None) == (args.config is None):
+        parser.error("give one recipe: `FILE.yaml`, or `--config FILE.yaml`")
+    args.recipe = args.recipe or args.config
     try:
         report = examine(args.recipe, args.num_processes)
     except (OSError, ValueError) as error:

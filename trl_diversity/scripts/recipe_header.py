@@ -12,7 +12,7 @@ import yaml
 
 _COMMAND = re.compile(r"^#\s{2,}(?P<text>\S.*)$")
 _ASSIGNMENT = re.compile(r"^[A-Z_][A-Z0-9_]*=")
-_TRAINING_MODULES = {"trl_diversity.scripts.darling": "darling", "trl_diversity.scripts.darl": "darl"}
+_TRAINING_MODULES = {f"trl_diversity.scripts.{name}": name for name in ("darling", "darl", "divpo")}
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class LaunchCommand:
 
     @property
     def trains(self) -> str | None:
-        """The trainer's command that it runs, `darling` or `darl`, or `None`."""
+        """The trainer's command that it runs, `darling`, `darl` or `divpo`, or `None`."""
         for module, name in _TRAINING_MODULES.items():
             if module in self.words:
                 return name
-        if self.words[:1] == ("trl-diversity",) and self.words[1] in _TRAINING_MODULES.values():
+        if self.words[:1] == ("trl-diversity",) and self.words[1:2] and self.words[1] in _TRAINING_MODULES.values():
             return self.words[1]
         return None
 

@@ -21,7 +21,7 @@ class Recipe:
         path (`str`):
             The file.
         command (`str`):
-            `darling` or `darl`.
+            `darling`, `darl` or `divpo`.
         num_processes (`int`):
             Training processes that it was parsed for.
         script_args, training_args, model_args (`Any`):
@@ -63,7 +63,7 @@ def parse_recipe(
         overrides (`Sequence[str]`, *optional*):
             Options that go before the file's, as on a command line.
         command (`str`, *optional*):
-            `darling` or `darl`. By default the one in the header, else the one whose keys the file uses.
+            `darling`, `darl` or `divpo`. By default the one in the header, else the one whose keys the file uses.
 
     Returns:
         [`Recipe`].
@@ -108,7 +108,13 @@ def _classes(command: str) -> tuple[type, type, type]:
         from trl_diversity.trainers.darling_config import DarlingConfig
 
         return DarlingScriptArguments, DarlingConfig, ModelConfig
-    raise ValueError(f"{command!r} trains nothing; accepted are 'darling' and 'darl'.")
+    if command == "divpo":
+        from trl import DPOConfig
+
+        from trl_diversity.scripts.divpo import DivpoScriptArguments
+
+        return DivpoScriptArguments, DPOConfig, ModelConfig
+    raise ValueError(f"{command!r} trains nothing; accepted are 'darling', 'darl' and 'divpo'.")
 
 
 def _planned(config_class: type, num_processes: int) -> type:
