@@ -24,6 +24,8 @@ COMMANDS = (
     Command("darl", "darl", "train a policy with Darl: the likelihood of references, no verifier"),
     Command("partition", "partition", "sort the completions of every prompt into clusters of one meaning each"),
     Command("evaluate", "evaluate", "measure quality and diversity: noveltybench, pass-at-k, sweep, answer files"),
+    Command("explain", "explain", "show a past step: clusters, pair scores, quality, diversity, reward"),
+    Command("compare", "compare", "show completions of several checkpoints side by side, clusters coloured"),
     Command("build-divpo-pairs", "build_divpo_pairs", "preference pairs for the baseline DivPO from scored groups"),
     Command("divpo", "divpo", "train a policy with the baseline DivPO: sample, pair, DPO, in rounds"),
     Command("prepare-data", "prepare_data", "filter and sample a published data set for training"),

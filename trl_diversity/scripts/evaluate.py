@@ -10,6 +10,7 @@ from trl_diversity.cli import Command, dispatch
 BENCHMARKS = (
     Command("noveltybench", "evaluate_noveltybench", "clusters and utility of the completions of every prompt"),
     Command("pass-at-k", "evaluate_pass_at_k", "share of problems that k samples solve, for k = 1, 2, 4, ..."),
+    Command("sweep", "evaluate_sweep", "quality against diversity over temperatures, for several checkpoints"),
 )
 
 
