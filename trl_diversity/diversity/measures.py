@@ -97,7 +97,8 @@ class PartitionDiversity:
         self._statistics: Counter[str] = Counter()
 
     def __call__(self, groups: list[CompletionGroup]) -> list[GroupDiversity]:
-        partitions = [_Partition(group, self.clustering, self.short_answer_rule) for group in groups]
+        by_first = getattr(self.model, "shares_first_text", False)
+        partitions = [_Partition(group, self.clustering, self.short_answer_rule, by_first) for group in groups]
         active = partitions
         while active:
             rounds = [(partition, partition.next_pairs()) for partition in active]
@@ -143,7 +144,7 @@ class PartitionDiversity:
 class _Partition:
     """The distinct texts of one group while they are sorted into clusters."""
 
-    def __init__(self, group: CompletionGroup, clustering: str, short_answer_rule: bool):
+    def __init__(self, group: CompletionGroup, clustering: str, short_answer_rule: bool, by_first: bool):
         self.prompt = group.prompt
         self.texts = list(dict.fromkeys(text for text in group.completions if not is_empty(text)))
         node = {text: index for index, text in enumerate(self.texts)}
@@ -156,7 +157,7 @@ class _Partition:
         elif clustering == "greedy":
             self._scheduler = GreedyScheduler(n)
         else:
-            self._scheduler = ClosureScheduler(n)
+            self._scheduler = ClosureScheduler(n, by_first)
             self._merge_short_answers(n)
 
     def next_pairs(self) -> list[Pair]:

@@ -2,6 +2,7 @@
 """An equivalence model that reads both texts together: a sequence classifier over pairs."""
 
 import logging
+from contextlib import nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from trl_diversity.equivalence.pair_encoding import (
     batches_by_length,
     pad_pairs,
 )
+from trl_diversity.equivalence.shared_first_text import SharedFirstText
 
 
 if TYPE_CHECKING:
@@ -36,8 +38,9 @@ DEFAULT_THRESHOLD = 0.5
 # Measured with MiniLM-L6 on cores of 1 MiB: a batch of more than about 500 tokens leaves the cache and gets slower,
 # and one more batch costs what 8 more tokens cost.
 CPU_BATCH_TOKENS = 512
-CPU_TOKENS_PER_BATCH = 8
+TOKENS_PER_BATCH = 8
 GPU_BATCH_SIZE = 64
+GPU_BATCH_TOKENS = 16_384
 # A tokenizer without a limit of its own reports a huge number.
 _NO_LIMIT = 10**9
 
@@ -67,7 +70,8 @@ class CrossEncoderEquivalence:
             length limits a pair.
         batch_size (`int`, *optional*):
             Pairs per forward pass; pairs are sorted by length. By default 64, and on a CPU as many as have 512 tokens
-            together, several such batches side by side.
+            together, several such batches side by side. By default, too, a decoder (Llama, Qwen2, Qwen3) reads the
+            first text of several pairs once; with a number it reads every pair whole.
         device (`str` or `torch.device`, *optional*):
             By default the current GPU, else the CPU; a loaded cross encoder stays where it is.
         dtype (`str` or `torch.dtype`, *optional*):
@@ -121,8 +125,17 @@ class CrossEncoderEquivalence:
         self._encoder = PairEncoder(self.cross_encoder.tokenizer, self.max_length, max_side_tokens)
         _set_pad_token(self.cross_encoder)
         self._threads = SingleCoreThreads()
+        max_tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
+        self._shared = None
+        if batch_size is None and SharedFirstText.accepts(self.cross_encoder.model):
+            self._shared = SharedFirstText(self.cross_encoder.model, max_tokens, TOKENS_PER_BATCH)
         self._truncated_pairs = 0
         self._warned_of_truncation = False
+
+    @property
+    def shares_first_text(self) -> bool:
+        """Whether pairs with the same first text cost less together, so that a partition asks for them together."""
+        return self._shared is not None
 
     @property
     def device(self) -> torch.device:
@@ -162,7 +175,7 @@ class CrossEncoderEquivalence:
         asked = [*pairs, *((second, first) for first, second in pairs)] if self.both_orders else list(pairs)
         encoded = self._encoder(asked)
         self._count_truncated(sum(pair.truncated for pair in encoded[: len(pairs)]))
-        scores = self._score(encoded)
+        scores = self._score(encoded, [first for first, _ in asked])
         if not self.both_orders:
             return scores
         return [(one + other) / 2 for one, other in zip(scores[: len(pairs)], scores[len(pairs) :], strict=True)]
@@ -173,26 +186,50 @@ class CrossEncoderEquivalence:
         self._truncated_pairs = 0
         return statistics
 
-    def _score(self, encoded: list[EncodedPair]) -> list[float]:
-        on_cpu = self.device.type == "cpu"
-        lengths = [len(pair.input_ids) for pair in encoded]
-        if on_cpu and self.batch_size is None:
-            batches = batches_by_cost(lengths, CPU_BATCH_TOKENS, CPU_TOKENS_PER_BATCH)
-        else:
-            batches = batches_by_length(lengths, self.batch_size or GPU_BATCH_SIZE)
+    def _score(self, encoded: list[EncodedPair], first_texts: list[str]) -> list[float]:
         self.cross_encoder.eval()
+        begin_alike, others = self._partners(first_texts)
+        jobs: list[tuple[Any, list[int]]] = [(self._shared_logits, batch) for batch in begin_alike]
+        jobs += [(self._logits, batch) for batch in self._batches(encoded, others)]
 
         @torch.inference_mode()
-        def score(batch: list[int]) -> torch.Tensor:
-            features = pad_pairs([encoded[index] for index in batch], self.cross_encoder.tokenizer, self.device)
-            return self._probabilities(self.cross_encoder(features)["scores"].float())
+        def score(job: tuple[Any, list[int]]) -> torch.Tensor:
+            logits, batch = job
+            return self._probabilities(logits([encoded[index] for index in batch]).float())
 
-        with only_first_token(self.cross_encoder.model):
-            probabilities = self._threads.map(score, batches) if on_cpu else [score(batch) for batch in batches]
+        with only_first_token(self.cross_encoder.model), self._shared.prepared() if self._shared else nullcontext():
+            on_cpu = self.device.type == "cpu"
+            probabilities = self._threads.map(score, jobs) if on_cpu else [score(job) for job in jobs]
         scores = [0.0] * len(encoded)
-        for index, probability in zip(chain(*batches), torch.cat(probabilities).tolist(), strict=True):
+        order = chain.from_iterable(batch for _, batch in jobs)
+        for index, probability in zip(order, torch.cat(probabilities).tolist(), strict=True):
             scores[index] = probability
         return scores
+
+    def _partners(self, first_texts: list[str]) -> tuple[list[list[int]], list[int]]:
+        """Pairs with the same first text, where it can be read once, and all other pairs."""
+        if not self.shares_first_text:
+            return [], list(range(len(first_texts)))
+        partners: dict[str, list[int]] = {}
+        for index, text in enumerate(first_texts):
+            partners.setdefault(text, []).append(index)
+        runs = list(partners.values())
+        return [run for run in runs if len(run) > 1], [run[0] for run in runs if len(run) == 1]
+
+    def _batches(self, encoded: list[EncodedPair], chosen: list[int]) -> list[list[int]]:
+        lengths = [len(encoded[index].input_ids) for index in chosen]
+        if self.device.type == "cpu" and self.batch_size is None:
+            batches = batches_by_cost(lengths, CPU_BATCH_TOKENS, TOKENS_PER_BATCH)
+        else:
+            batches = batches_by_length(lengths, self.batch_size or GPU_BATCH_SIZE)
+        return [[chosen[position] for position in batch] for batch in batches]
+
+    def _logits(self, pairs: list[EncodedPair]) -> torch.Tensor:
+        return self.cross_encoder(pad_pairs(pairs, self.cross_encoder.tokenizer, self.device))["scores"]
+
+    def _shared_logits(self, pairs: list[EncodedPair]) -> torch.Tensor:
+        assert self._shared is not None
+        return self._shared.logits([pair.input_ids for pair in pairs])
 
     def _probabilities(self, logits: torch.Tensor) -> torch.Tensor:
         """Probabilities of "same", `(batch,)`, from logits, `(batch, labels)`."""
