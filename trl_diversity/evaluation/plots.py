@@ -97,3 +97,28 @@ def draw_fronts(points: Sequence[dict[str, Any]], path: str | Path, quality_labe
     axes.grid(alpha=0.3)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.savefig(path, dpi=120)
+
+
+def draw_win_rates(rates: dict[str, dict[str, float]], path: str | Path, first: str, second: str) -> None:
+    """
+    Draw one bar for each criterion: how often the first model wins (arXiv 2509.02534, figure 4).
+
+    Args:
+        rates (`dict[str, dict]`):
+            `win_rate` in `[0, 1]` and `pairs` by criterion.
+        path (`str` or `pathlib.Path`):
+            The PNG file that is written.
+        first (`str`), second (`str`):
+            Names of the models.
+    """
+    ordered = sorted(rates.items(), key=lambda item: item[1]["win_rate"])
+    figure = new_figure(8, 1.4 + 0.3 * len(ordered))
+    axes = figure.subplots()
+    values = [100 * rate["win_rate"] for _, rate in ordered]
+    axes.barh([name for name, _ in ordered], values, color=["C0" if value >= 50 else "C1" for value in values])
+    axes.axvline(50, color="black", linewidth=1)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel(f"{first} wins against {second} (%, ties count half)")
+    axes.set_ylabel("criterion")
+    axes.grid(axis="x", alpha=0.3)
+    figure.savefig(path, dpi=120)

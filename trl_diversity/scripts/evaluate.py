@@ -11,6 +11,8 @@ BENCHMARKS = (
     Command("noveltybench", "evaluate_noveltybench", "clusters and utility of the completions of every prompt"),
     Command("pass-at-k", "evaluate_pass_at_k", "share of problems that k samples solve, for k = 1, 2, 4, ..."),
     Command("sweep", "evaluate_sweep", "quality against diversity over temperatures, for several checkpoints"),
+    Command("answer-files", "evaluate_answer_files", "write answers for AlpacaEval, Arena-Hard and EQ-Bench"),
+    Command("eq-bench-results", "evaluate_eq_bench_results", "win rates per criterion from EQ-Bench results"),
 )
 
 
