@@ -31,7 +31,6 @@ CPU_CONFIG = str(ROOT / "recipes" / "accelerate_configs" / "cpu-2proc.yaml")
 PLACES = ("num_machines", "num_processes", "machine_rank", "main_process_ip", "vllm_server_base_url")
 SIZES = {
     "max_steps": 2,
-    "per_device_train_batch_size": 4,
     "gradient_accumulation_steps": 1,
     "max_completion_length": 8,
     "max_prompt_tokens": 400,
@@ -122,7 +121,9 @@ def test_two_steps(path, models, tmp_path):
     values = without_servers(path, tmp_path / "recipe.yaml")
     command = next(command for command in launch_commands(ROOT / path) if command.trains)
     family = "qwen3" if "qwen3" in path else "qwen2" if "qwen2" in path else "llama"
-    options = [item for key, value in overrides(values, models, family).items() for item in (f"--{key}", str(value))]
+    processes = 1 if command.words[0] == "trl-diversity" else 2
+    chosen = {**overrides(values, models, family), "per_device_train_batch_size": 8 // processes}  # one group a step
+    options = [item for key, value in chosen.items() for item in (f"--{key}", str(value))]
     finished = subprocess.run(
         [*here(command, "recipe.yaml"), *options],
         cwd=tmp_path,
@@ -132,7 +133,6 @@ def test_two_steps(path, models, tmp_path):
         timeout=280,
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
-    processes = 1 if command.words[0] == "trl-diversity" else 2
     kind = "MULTI_CPU" if processes == 2 else "NO"
     assert f"{processes} process(es), DistributedType.{kind}" in finished.stderr
     assert finished.stdout.count("Model saved to out.") == 1

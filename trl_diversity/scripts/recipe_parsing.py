@@ -75,12 +75,12 @@ def parse_recipe(
     values = read_config(path).values
     commands = launch_commands(path)
     training = [launch for launch in commands if launch.trains]
-    command = command or (training[0].trains if training else None) or _command_of_keys(values)
+    command = command or command_of(path)
     if num_processes is None:
         num_processes = next((launch.processes for launch in training if launch.processes), 1)
     if num_processes < 1:
         raise ValueError(f"`num_processes` is at least 1; got {num_processes}.")
-    script_class, config_class, model_class = _classes(command)
+    script_class, config_class, model_class = config_classes(command)
     parser = _RecipeParser((script_class, _planned(config_class, num_processes), model_class), prog=command)
     with _environment_kept():
         script_args, training_args, model_args = parser.parse_args_and_config(
@@ -95,7 +95,14 @@ class _RecipeParser(StrictParser):
         raise ValueError(message)
 
 
-def _classes(command: str) -> tuple[type, type, type]:
+def command_of(path: str) -> str:
+    """The command that trains with a recipe: the one in its header, else the one whose keys it uses."""
+    named = [launch.trains for launch in launch_commands(path) if launch.trains]
+    return named[0] if named else _command_of_keys(read_config(path).values)
+
+
+def config_classes(command: str) -> tuple[type, type, type]:
+    """Script, training and model arguments of a training command."""
     from trl import ModelConfig
 
     if command == "darl":
@@ -125,7 +132,9 @@ def _planned(config_class: type, num_processes: int) -> type:
 def _command_of_keys(values: dict[str, Any]) -> str:
     from dataclasses import fields
 
-    names = {command: {f.name for cls in _classes(command) for f in fields(cls)} for command in ("darling", "darl")}
+    names = {
+        command: {f.name for cls in config_classes(command) for f in fields(cls)} for command in ("darling", "darl")
+    }
     own = {command: len(values.keys() & (names[command] - names[other])) for command, other in _PAIRS}
     return "darl" if own["darl"] > own["darling"] else "darling"
 

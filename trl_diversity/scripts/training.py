@@ -116,6 +116,23 @@ def run_training(
         needs_rewards (`bool`, *optional*, defaults to `True`):
             Whether a run without reward functions is refused here.
     """
+    trainer = build_trainer(trainer_class, script_args, training_args, model_args, needs_rewards)
+    train_and_save(trainer, script_args, training_args)
+
+
+def build_trainer(
+    trainer_class: type,
+    script_args: TrainingScriptArguments,
+    training_args: Any,
+    model_args: Any,
+    needs_rewards: bool = True,
+) -> Any:
+    """
+    Build a trainer from what a command was given; the arguments are those of [`run_training`].
+
+    Returns:
+        `trainer_class`: with data, rewards and policy loaded.
+    """
     from trl import get_peft_config, get_quantization_config
 
     from trl_diversity.scripts.reward_functions import resolve_reward_functions
@@ -138,7 +155,7 @@ def run_training(
             trust_remote_code=training_args.trust_remote_code,
         )
     with hub_contacted_later(training_args):
-        trainer = trainer_class(
+        return trainer_class(
             model=model_args.model_name_or_path,
             reward_funcs=reward_funcs,
             args=training_args,
@@ -147,7 +164,6 @@ def run_training(
             quantization_config=get_quantization_config(model_args),
             peft_config=get_peft_config(model_args),
         )
-    train_and_save(trainer, script_args, training_args)
 
 
 def fit_prompts(
