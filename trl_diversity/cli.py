@@ -29,6 +29,7 @@ COMMANDS = (
     Command("build-divpo-pairs", "build_divpo_pairs", "preference pairs for the baseline DivPO from scored groups"),
     Command("divpo", "divpo", "train a policy with the baseline DivPO: sample, pair, DPO, in rounds"),
     Command("prepare-data", "prepare_data", "filter and sample a published data set for training"),
+    Command("preflight", "preflight", "try a recipe on a few prompts and say why training would be wasted"),
     Command("check-recipe", "check_recipe", "check a recipe: keys, batch geometry, memory, servers"),
     Command("serve-classifier", "serve_classifier", "serve a pair classifier with vLLM, one server per GPU"),
 )
