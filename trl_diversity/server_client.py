@@ -285,7 +285,10 @@ class ServerClient:
         def ask(method: str, path: str, body: Any = None) -> Any:
             return self._attempt(server, _Request(method, path, body, None, request.give_up))
 
-        self._check(server.url, ask)
+        try:
+            self._check(server.url, ask)
+        except UnusableReplyError as error:  # a broken answer says nothing about which server it is
+            raise self._failed(server, 200, str(error)) from None
         server.is_checked = True
 
     def _attempt(self, server: _Server, request: _Request) -> Any:

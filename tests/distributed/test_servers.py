@@ -28,6 +28,6 @@ def test_two_ranks_share_a_server(tmp_path, causal_lm_path, pair_classifier_one_
     assert len(known) == 3 and set(counts) == {1}
     assert records[0]["scored"] == records[1]["scored"]
     assert sum(records[0]["scored"]) == len(counts) > 2 * math.comb(GENERATIONS, 2)
-    assert sum(records[0]["requests"]) == len(requests) - 2 * WORLD_SIZE + 4 * WORLD_SIZE
+    assert sum(records[0]["requests"]) == len(requests) - 2 * WORLD_SIZE  # those of the start are not counted
     assert MESSAGE in records[1]["raised"] and records[1]["raised"].startswith("ConnectionError")
     assert records[0]["raised"].startswith("RuntimeError: rank 1 failed with ConnectionError")

@@ -123,6 +123,7 @@ class ServerEquivalence:
             back_off=back_off,
         )
         served = self._servers.start()
+        self._servers.client.pop_statistics()  # what the start took belongs to no step
         checkpoint_threshold, self.temperature = read_calibration(self._config)
         self.threshold = resolve_threshold(threshold, checkpoint_threshold, DEFAULT_THRESHOLD, served.name)
 

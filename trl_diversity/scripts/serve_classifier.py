@@ -55,7 +55,7 @@ class ServeClassifierArguments:
         gpu_memory_utilization (`float`, *optional*):
             Share of a GPU that a server takes. vLLM's default if it has the GPU for itself.
         log_directory (`str`, *optional*):
-            Folder for the servers' output. A temporary one by default.
+            Folder for the servers' output, and for the printed lines as `ready.yaml`. A temporary one by default.
         one_label_directory (`str`, *optional*):
             Where a classifier that vLLM cannot serve exactly with two labels is saved with one. `one-label` in
             `log_directory` by default.
@@ -123,6 +123,8 @@ def main(args: ServeClassifierArguments) -> None:
         `SystemExit`: with status 1 if a server does not start, or all have ended.
     """
     log_directory = Path(args.log_directory or tempfile.mkdtemp(prefix="trl-diversity-servers-"))
+    ready = log_directory / "ready.yaml"  # there as long as the servers can be used
+    ready.unlink(missing_ok=True)
     served, tokenizer = _model_to_serve(args, log_directory)
     plans = make_plans(args, served, tokenizer, visible_gpus())
     print(f"Starting {len(plans)} server(s) of {args.model}; their logs are in {log_directory}.", flush=True)
@@ -130,12 +132,16 @@ def main(args: ServeClassifierArguments) -> None:
         try:
             with ServerProcesses(plans, log_directory) as servers:
                 servers.wait_until_ready(classify_request(served), args.start_timeout)
-                print(yaml_lines(args, served, plans), flush=True)
+                lines = yaml_lines(args, served, plans)
+                ready.write_text(lines + "\n", encoding="utf-8")
+                print(lines, flush=True)
                 _watch(servers)
         except (RuntimeError, OSError) as error:
             raise SystemExit(f"{error}") from error
         except KeyboardInterrupt:
             pass
+        finally:
+            ready.unlink(missing_ok=True)
     print("All servers have ended.", flush=True)
 
 

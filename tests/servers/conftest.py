@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real vLLM servers of tiny models, started once for all tests. Without vLLM the tests here are skipped."""
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests import tiny
+from tests.darl.taught import save_taught
+from tests.servers.processes import ClassifierCommand, leftovers
+from trl_diversity.scripts.server_processes import ServerPlan, ServerProcesses, classify_request, cpu_options
+
+
+START_SECONDS = 600
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    skip = pytest.mark.skip(reason="needs vLLM: `make test-servers` installs it in an environment of its own")
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(900))  # the first test that needs a server waits for its start
+            if find_spec("vllm") is None:
+                item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_proxy() -> Iterator[None]:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session")
+def classifier_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Random BERT pair classifier with two labels and token types, which vLLM serves exactly only with one label."""
+    return tiny.save_tiny_pair_classifier(tmp_path_factory.mktemp("classifier"), num_labels=2, max_length=512)
+
+
+@pytest.fixture(scope="session")
+def command(tmp_path_factory: pytest.TempPathFactory, classifier_path: str) -> Iterator[ClassifierCommand]:
+    """`trl-diversity serve-classifier` with one server, ready. It leaves no process behind."""
+    with ClassifierCommand(classifier_path, tmp_path_factory.mktemp("command"), START_SECONDS) as running:
+        yield running
+        pids = running.process_group()
+    assert leftovers(pids) == []
+
+
+@pytest.fixture(scope="session")
+def policy_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Policy that has seen a few answers. The generation server loads its weights from here, anew at every step."""
+    return save_taught(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="session")
+def generation_server(tmp_path_factory: pytest.TempPathFactory, policy_path: str) -> Iterator[str]:
+    """Address of a server that generates, scores prompts, chats, and loads weights from a directory when told."""
+    options, environment = cpu_options(1)
+    plan = ServerPlan(
+        policy_path,
+        18201,
+        options=(
+            *options,
+            "--dtype=float32",
+            "--served-model-name=policy",
+            "--max-model-len=512",
+            "--max-logprobs=-1",
+            "--logprobs-mode=processed_logprobs",
+        ),
+        environment={**environment, "VLLM_SERVER_DEV_MODE": "1"},
+    )
+    with ServerProcesses([plan], tmp_path_factory.mktemp("generation")) as servers:
+        servers.wait_until_ready(_complete, START_SECONDS)
+        yield plan.url
+
+
+@pytest.fixture(scope="session")
+def reward_server(tmp_path_factory: pytest.TempPathFactory, reward_model_path: str) -> Iterator[str]:
+    """Address of a server of the tiny reward model."""
+    options, environment = cpu_options(1)
+    options = (*options, "--dtype=float32", "--runner=pooling")
+    plan = ServerPlan(reward_model_path, 18202, options=options, environment=environment)
+    with ServerProcesses([plan], tmp_path_factory.mktemp("reward")) as servers:
+        servers.wait_until_ready(classify_request(reward_model_path), START_SECONDS)
+        yield plan.url
+
+
+def _complete(url: str) -> None:
+    import httpx
+
+    body = {"model": "policy", "prompt": [[5, 6, 7]], "max_tokens": 1, "prompt_logprobs": 0}
+    httpx.post(f"{url}/v1/completions", json=body, timeout=120).raise_for_status()
+
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
