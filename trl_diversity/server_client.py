@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks HTTP servers that share a load: the least loaded first, in rounds over all of them until one answers."""
 
-import json
 import logging
 import math
 import threading
@@ -20,6 +19,7 @@ from trl_diversity.server_errors import (
     NoReplyError,
     RefusedError,
     UnusableReplyError,
+    parsed_json,
     retry_after_seconds,
 )
 
@@ -308,7 +308,7 @@ class ServerClient:
         if status != 200:
             raise RefusedError(f"the server at {server.url} refused {request.method} {request.path}: {cause}", status)
         try:
-            reply = _parsed(content)
+            reply = parsed_json(content)
             result = reply if request.read is None else request.read(reply, server.url)
         except UnusableReplyError as error:
             raise self._failed(server, status, self._without_secrets(str(error))) from None
@@ -382,14 +382,6 @@ class ServerClient:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
-
-
-def _parsed(content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except ValueError:
-        shown = content[:100].decode(errors="replace")
-        raise UnusableReplyError(f"replied with no JSON: {shown!r}") from None
 
 
 def _check_numbers(max_concurrency: int, timeout: float, retries: int, back_off: float) -> None:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can go wrong between a client and its servers."""
 
+import json
 import math
 import time
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 
 SERVER_ERROR = 500
@@ -38,6 +40,15 @@ class RefusedError(ValueError):
 
 class UnusableReplyError(ValueError):
     """An answer that cannot be used. Raised by whoever reads it, it makes the client ask again."""
+
+
+def parsed_json(content: bytes) -> Any:
+    """What the body of an answer says."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        shown = content[:100].decode(errors="replace")
+        raise UnusableReplyError(f"replied with no JSON: {shown!r}") from None
 
 
 def retry_after_seconds(value: str | None) -> float:

@@ -77,7 +77,7 @@ def test_one_choice_for_each_prompt_by_its_index(server, model):
     assert all(order != sorted(order) for order in orders)
 
 
-def test_sampling_parameters_are_neutral(server):
+def test_sampling_parameters_are_neutral(server):  # FC-087
     scorer_for(server).score(rows()[:2])
     (body,) = server.bodies
     assert len(body.pop("prompt")) == 4
@@ -164,6 +164,7 @@ def test_trouble_that_stays(server):
     assert len(server.bodies) == 3
 
 
+# FC-086: the server fails on a log-probability that is not finite.
 @pytest.mark.parametrize("names", [("answer",), ("answer", "reference")])
 def test_a_row_on_which_the_server_fails_is_nan_alone(server, model, names, caplog):
     bad = rows()[5]
