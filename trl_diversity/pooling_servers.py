@@ -8,7 +8,7 @@ from typing import Any
 
 from trl_diversity.served_model import ServedModel, served_model
 from trl_diversity.server_client import ServerClient
-from trl_diversity.server_errors import UnusableReplyError
+from trl_diversity.server_errors import NoReplyError, UnusableReplyError
 
 
 # Two servers with the same weights differ by rounding (in bfloat16 up to some hundredths); another model by more.
@@ -61,7 +61,10 @@ class PoolingServers:
             `ConnectionError`: if none of them can be reached.
             `ValueError`: if one serves another model, or answers in a way that cannot be used.
         """
-        self.client.check_all()
+        try:
+            self.client.check_all()
+        except NoReplyError as failure:
+            raise ConnectionError(f"no server can be reached ({failure})") from None
         return self.served
 
     @property

@@ -4,12 +4,14 @@
 import json
 import math
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from tests.distributed.launch import WORLD_SIZE, Launch
 from tests.distributed.servers_worker import GENERATIONS, MESSAGE
 from tests.equivalence.pooling_double import serving_model
+from tests.loopback import Loopback
 
 
 pytestmark = pytest.mark.distributed
@@ -18,10 +20,15 @@ pytestmark = pytest.mark.distributed
 def test_two_ranks_share_a_server(tmp_path, causal_lm_path, pair_classifier_one_label_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with serving_model(pair_classifier_one_label_path) as (loopback, _):
-        with Launch("tests.distributed.servers_worker", tmp_path, causal_lm_path, loopback.url) as launch:
-            launch.wait(timeout=200)
-        requests = [asked.body for asked in loopback.asked if asked.path == "/score"]
-    records = [json.loads((tmp_path / f"record{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
+        check_that_two_ranks_share(loopback, tmp_path, causal_lm_path)
+
+
+def check_that_two_ranks_share(loopback: Loopback, directory: Path, policy: str) -> None:
+    """Run the worker on two ranks against a server, and look at what the server was asked."""
+    with Launch("tests.distributed.servers_worker", directory, policy, loopback.url) as launch:
+        launch.wait(timeout=200)
+    requests = [asked.body for asked in loopback.asked if asked.path == "/score"]
+    records = [json.loads((directory / f"record{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
     asked = Counter(pair for body in requests for pair in zip(body["text_1"], body["text_2"], strict=True))
     known = {pair for pair, count in asked.items() if count == 2 * WORLD_SIZE}  # of the start, on either rank
     counts = [count for pair, count in asked.items() if pair not in known]

@@ -177,8 +177,8 @@ def test_every_pair_gets_exactly_one_score_while_a_tenth_of_the_requests_fail(co
     assert statistics["server_requests"] >= 400 + sum(injected.values())
 
 
-def test_zz_the_command_leaves_no_process(command):
-    """The last test: it ends the command."""
+def test_the_command_leaves_no_process(command):
+    """Runs as the last of all: it ends the command."""
     pids = command.process_group()
     assert len(pids) >= 4  # the command, and three processes of vLLM
     assert command.stop(signal.SIGTERM) == 0
