@@ -28,6 +28,7 @@ _PUBLIC_NAMES = {
     "NgramDiversity": "diversity",
     "PartitionDiversity": "diversity",
     "PolicyScorer": "likelihood",
+    "RewardHackingWatch": "trainers",
     "ServerEquivalence": "equivalence",
     "ServerScorer": "likelihood",
     "UnlikelinessDiversity": "diversity",

@@ -162,8 +162,8 @@ def _write_eq_bench(args: AnswerFileArguments, generation: GenerationArguments) 
     content = runs_file(tasks, pieces, str(args.name), args.run_id, args.judge_model)
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return path, (
-        f"Judge it with EQ-Bench's creative_writing_bench.py --test-model {args.name} --judge-model {args.judge_model} "
-        f"--run-id {args.run_id} --iterations {args.iterations} --runs-file {path}."
+        f"Judge it with EQ-Bench's creative_writing_bench.py --test-model {args.name} "
+        f"--judge-model {args.judge_model} --run-id {args.run_id} --iterations {args.iterations} --runs-file {path}."
     )
 
 

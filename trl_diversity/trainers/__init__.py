@@ -9,6 +9,7 @@ _PUBLIC_NAMES = {
     "DarlTrainer": "darl_trainer",
     "DarlingConfig": "darling_config",
     "DarlingTrainer": "darling_trainer",
+    "RewardHackingWatch": "hacking_watch",
 }
 __all__ = sorted(_PUBLIC_NAMES)
 __getattr__, __dir__ = lazy_names(__name__, _PUBLIC_NAMES)
