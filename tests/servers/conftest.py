@@ -53,41 +53,42 @@ def command(tmp_path_factory: pytest.TempPathFactory, classifier_path: str) -> I
 
 @pytest.fixture(scope="session")
 def policy_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Policy that has seen a few answers. The generation server loads its weights from here, anew at every step."""
+    """Policy that has seen a few answers."""
     return save_taught(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.fixture(scope="session")
-def generation_server(tmp_path_factory: pytest.TempPathFactory, policy_path: str) -> Iterator[str]:
-    """Address of a server that generates, scores prompts, chats, and loads weights from a directory when told."""
+def model_servers(
+    tmp_path_factory: pytest.TempPathFactory, policy_path: str, reward_model_path: str
+) -> Iterator[list[str]]:
+    """Addresses of a server of the policy and of one of the reward model, which start side by side."""
     options, environment = cpu_options(1)
-    plan = ServerPlan(
+    options = (*options, "--dtype=float32")
+    of_policy = ("--served-model-name=policy", "--max-model-len=512", "--max-logprobs=-1")
+    of_policy = (*of_policy, "--logprobs-mode=processed_logprobs")
+    generation = ServerPlan(
         policy_path,
         18201,
-        options=(
-            *options,
-            "--dtype=float32",
-            "--served-model-name=policy",
-            "--max-model-len=512",
-            "--max-logprobs=-1",
-            "--logprobs-mode=processed_logprobs",
-        ),
-        environment={**environment, "VLLM_SERVER_DEV_MODE": "1"},
+        options=(*options, *of_policy),
+        environment={**environment, "VLLM_SERVER_DEV_MODE": "1"},  # for what loads weights from a directory
     )
-    with ServerProcesses([plan], tmp_path_factory.mktemp("generation")) as servers:
-        servers.wait_until_ready(_complete, START_SECONDS)
-        yield plan.url
+    reward = ServerPlan(reward_model_path, 18202, options=(*options, "--runner=pooling"), environment=environment)
+    first_requests = {generation.url: _complete, reward.url: classify_request(reward_model_path)}
+    with ServerProcesses([generation, reward], tmp_path_factory.mktemp("servers")) as servers:
+        servers.wait_until_ready(lambda url: first_requests[url](url), START_SECONDS)
+        yield servers.urls
 
 
 @pytest.fixture(scope="session")
-def reward_server(tmp_path_factory: pytest.TempPathFactory, reward_model_path: str) -> Iterator[str]:
+def generation_server(model_servers: list[str]) -> str:
+    """Address of a server that generates, scores prompts, chats, and loads weights from a directory when told."""
+    return model_servers[0]
+
+
+@pytest.fixture(scope="session")
+def reward_server(model_servers: list[str]) -> str:
     """Address of a server of the tiny reward model."""
-    options, environment = cpu_options(1)
-    options = (*options, "--dtype=float32", "--runner=pooling")
-    plan = ServerPlan(reward_model_path, 18202, options=options, environment=environment)
-    with ServerProcesses([plan], tmp_path_factory.mktemp("reward")) as servers:
-        servers.wait_until_ready(classify_request(reward_model_path), START_SECONDS)
-        yield plan.url
+    return model_servers[1]
 
 
 def _complete(url: str) -> None:

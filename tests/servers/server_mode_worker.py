@@ -2,6 +2,7 @@
 """Worker: Darling with a server that generates and one that judges; it says when it has reached its second step."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -24,7 +25,7 @@ class Notes(TrainerCallback):
 
 def main(directory: Path, policy: str, generation_url: str, judging_url: str, steps: int = 100_000) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        send_weights_through(policy, patch)
+        send_weights_through(shutil.copytree(policy, directory / "weights", dirs_exist_ok=True), patch)
         trainer = make_trainer(
             directory / "run",
             policy,

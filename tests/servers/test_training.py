@@ -4,6 +4,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,8 +39,8 @@ ON_SERVER = {
 
 
 @pytest.fixture
-def sent(policy_path, monkeypatch):
-    return send_weights_through(policy_path, monkeypatch)
+def sent(tmp_path, policy_path, monkeypatch):
+    return send_weights_through(shutil.copytree(policy_path, tmp_path / "weights"), monkeypatch)
 
 
 def differences(trainer):
@@ -75,7 +76,7 @@ def test_darl_scores_on_the_server_that_generates(tmp_path, policy_path, generat
         vllm_server_base_url=generation_server,
         score_on_server=True,
         scale_rewards="none",
-        **ON_SERVER,
+        **{**ON_SERVER, "max_completion_length": 48, "temperature": 0.7, "learning_rate": 1e-3},
     )
     assert isinstance(trainer.scorer, ServerScorer) and trainer.scorer.urls == [generation_server]
     score, compared = trainer.scorer.score, []
@@ -217,7 +218,7 @@ def test_server_scorer_equals_the_policy(policy_path, generation_server, sent):
     def ids(n):
         return tuple(torch.randint(6, 262, (n,), generator=generator).tolist())
 
-    _load_weights(model, policy_path, generation_server)
+    _load_weights(model, generation_server)
     rows = [ScoringRow(ids(5 + 3 * n), ids(1 + n % 7), ids(1 + n % 5)) for n in range(24)]
     scorer = ServerScorer(generation_server)
     found = scorer.score([*rows, ScoringRow(ids(510), ids(5), ids(5))])
@@ -227,7 +228,7 @@ def test_server_scorer_equals_the_policy(policy_path, generation_server, sent):
         assert list(one.answer) == pytest.approx(list(other.answer), abs=1e-5)
 
 
-def _load_weights(model, directory, url):
+def _load_weights(model, url):
     """Give the server the weights of a model, as a step would."""
     from trl.generation.vllm_client import VLLMClient
 

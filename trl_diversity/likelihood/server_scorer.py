@@ -66,7 +66,8 @@ class ServerScorer:
         timeout (`float`, *optional*, defaults to `60.0`):
             Seconds to wait for a reply; for a connection at most 10.
         retries (`int`, *optional*, defaults to `3`):
-            Further rounds over the servers after the first one.
+            Further rounds over the servers after the first one. A request is given up after
+            `(retries + 1) * timeout` seconds.
         back_off (`float`, *optional*, defaults to `0.5`):
             Seconds before the second round. The wait doubles with every round, up to 8 seconds, and is jittered.
         headers (`Mapping[str, str]`, *optional*):
