@@ -7,39 +7,20 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
-from tests import tiny
-from trl_diversity.likelihood import PolicyScorer, ScoringRow
+from benchmarks import models
+from benchmarks.likelihood import ANSWER, scoring_rows
+from trl_diversity.likelihood import PolicyScorer
 
 
 ROUNDS = 3
-PROMPT, REASONING, ANSWER = 32, 300, 20
+REASONING = 300
 
 
 @pytest.fixture(scope="module")
 def smollm2() -> LlamaForCausalLM:
-    """SmolLM2-135M with random weights."""
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        tie_word_embeddings=True,
-    )
-    with tiny.seeded(0):
-        return LlamaForCausalLM(config).eval()
-
-
-def scoring_rows(count: int) -> list[ScoringRow]:
-    """Completions of a group: one prompt, reasoning of its own, an answer, and a reference as long as the answer."""
-    with tiny.seeded(1):
-        ids = torch.randint(5, 49152, (count, PROMPT + REASONING + 2 * ANSWER))
-        ids[:, :PROMPT] = ids[0, :PROMPT]
-    prefix = PROMPT + REASONING
-    return [ScoringRow(tuple(row[:prefix]), tuple(row[prefix:-ANSWER]), tuple(row[-ANSWER:])) for row in ids.tolist()]
+    return models.smollm2()
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -52,7 +33,7 @@ def seconds(call: Callable[[], object]) -> float:
 @pytest.mark.benchmark
 @pytest.mark.timeout(1800)
 def test_one_pass_costs_little_more_than_its_tokens(smollm2: LlamaForCausalLM) -> None:
-    rows = scoring_rows(16)
+    rows = scoring_rows(16, REASONING)
     fast, two_pass = (PolicyScorer(smollm2, path=path) for path in ("fast", "two_pass"))
     ids = torch.tensor([[*row.prefix_ids, *row.answer_ids, *row.reference_ids] for row in rows])
 

@@ -10,10 +10,8 @@ import time
 
 import pytest
 import torch
-from sentence_transformers import CrossEncoder
-from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
-from tests.tiny import seeded
+from benchmarks import models
 from trl_diversity.diversity.groups import CompletionGroup
 from trl_diversity.diversity.measures import PartitionDiversity
 from trl_diversity.equivalence import CrossEncoderEquivalence
@@ -24,26 +22,8 @@ REPEATS = 5
 
 
 @pytest.fixture(scope="module")
-def minilm_classifier(tmp_path_factory):
-    """Random two-label classifier of MiniLM-L6's shape; each of its words is one token."""
-    path = tmp_path_factory.mktemp("minilm")
-    special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = [f"w{index}" for index in range(30522 - len(special_tokens))]
-    BertTokenizer(
-        vocab={token: index for index, token in enumerate([*special_tokens, *words])}, model_max_length=512
-    ).save_pretrained(path)
-    config = BertConfig(
-        vocab_size=30522,
-        hidden_size=384,
-        num_hidden_layers=6,
-        num_attention_heads=12,
-        intermediate_size=1536,
-        initializer_range=0.1,
-    )
-    config.num_labels = 2
-    with seeded(0):
-        BertForSequenceClassification(config).save_pretrained(path)
-    return CrossEncoder(str(path), device="cpu")
+def minilm_classifier():
+    return models.minilm_classifier()
 
 
 def groups_of(lengths):
