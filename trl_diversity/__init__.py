@@ -29,6 +29,7 @@ _PUBLIC_NAMES = {
     "PartitionDiversity": "diversity",
     "PolicyScorer": "likelihood",
     "RewardHackingWatch": "trainers",
+    "RemoteRewardModel": "rewards",
     "ServerEquivalence": "equivalence",
     "ServerScorer": "likelihood",
     "UnlikelinessDiversity": "diversity",

@@ -13,6 +13,7 @@ from tests import tiny
 from tests.equivalence.pooling_double import serving_model
 from tests.loopback import Answer, closed_url
 from tests.trainers.helpers import logged, make_trainer, record_outputs
+from trl_diversity.rewards.loading import load_reward_model
 from trl_diversity.rewards.remote import RemoteRewardModel, remote_reward_from
 from trl_diversity.scripts.reward_functions import resolve_reward_functions
 
@@ -67,12 +68,22 @@ def test_equals_the_local_model_on_messages(running, reward_model_path):
     assert reward_of(running[0]).score(prompts, completions) == pytest.approx(expected, abs=1e-5)
 
 
-def test_what_is_too_long_has_no_reward_and_is_told(running, caplog):
+def test_what_is_too_long_is_cut_as_by_the_local_model(running, reward_model_path, caplog):
+    """On the left, but for a token that begins texts."""
+    texts = ["short", "ab" * 256, "a" + "b" * 512, "<bos>" + "cd" * 300, "e" * 600 + "<pad>"]
+    tokenizer = AutoTokenizer.from_pretrained(reward_model_path)
+    model = load_reward_model(reward_model_path).eval()
+    model.config.pad_token_id = tokenizer.pad_token_id
+    expected = []
+    for text in texts:
+        batch = tokenizer([text], return_tensors="pt", add_special_tokens=False)
+        with torch.no_grad():
+            expected.append(model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.item())
     metrics = {}
-    rewards = reward_of(running[0]).score(["a", "b" * 300, "c"], ["a", "b" * 213, "c"], metrics.__setitem__)
-    assert rewards[1] is None and None not in (rewards[0], rewards[2])
-    assert metrics == {"quality/too_long": 1.0} and "longer than the 512 tokens" in caplog.text
-    assert reward_of(running[0]).score(["b" * 299], ["b" * 213]) != [None]
+    rewards = reward_of(running[0]).score(texts, [""] * len(texts), metrics.__setitem__)
+    assert rewards == pytest.approx(expected, abs=1e-5)
+    assert metrics == {"quality/truncated": 3.0}
+    assert "3 conversations are longer than the 512 tokens" in caplog.text
 
 
 def test_a_server_that_gives_probabilities_is_refused(running):

@@ -3,6 +3,7 @@
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
@@ -28,8 +29,8 @@ class RemoteRewardModel:
     reward model would give in TRL (the logit, without an activation), up to rounding if the server has the same data
     type. As TRL does, messages of prompt and completion go through the reward model's chat template, and plain prompts
     and completions are joined as they are. Padding at the end of a text is not sent: transformers reads the last token
-    that is none, vLLM the last one. Texts are tokenised here and share a few requests; a server that fails is stood in
-    for by the others.
+    that is none, vLLM the last one. What is too long is cut on the left, as by [`load_reward_model`]. Texts are
+    tokenised here and share a few requests; a server that fails is stood in for by the others.
 
     Args:
         urls (`str` or `Sequence[str]`):
@@ -91,7 +92,10 @@ class RemoteRewardModel:
         self._trust_remote_code = trust_remote_code
         self._tokenizer: Any = None
         self._known: list[list[int]] = []
+        self.max_length: int | None = None
         self._pad_id: int | None = None
+        self._begin_id: int | None = None
+        self._said_cut = False
         self._lock = threading.Lock()  # a tokenizer is not for several threads at a time
         self._servers = PoolingServers(
             urls,
@@ -102,7 +106,7 @@ class RemoteRewardModel:
             retries=retries,
             back_off=back_off,
         )
-        self.max_length = self._servers.start().max_length
+        self._servers.start()
         self.__name__ = PurePath(model or self._servers.served.root).name  # TRL logs `rewards/<name>`
 
     @property
@@ -110,7 +114,7 @@ class RemoteRewardModel:
         """Addresses of the servers, without user and password."""
         return self._servers.client.urls
 
-    async def __call__(self, prompts: list, completions: list, **kwargs: Any) -> list[float | None]:
+    async def __call__(self, prompts: list, completions: list, **kwargs: Any) -> list[float]:
         """
         Score completions.
 
@@ -121,8 +125,7 @@ class RemoteRewardModel:
                 What else TRL hands to reward functions; `log_metric` is used.
 
         Returns:
-            `list[float | None]`: the reward model's logit for every completion. None for one that, with its prompt, is
-            longer than the servers read: it has no reward, which is warned of and logged as `quality/too_long`.
+            `list[float]`: the reward model's logit for every completion.
 
         Raises:
             `ConnectionError`: if no server answers in time; it names every URL and the cause.
@@ -132,20 +135,19 @@ class RemoteRewardModel:
 
     def score(
         self, prompts: Sequence[Any], completions: Sequence[Any], log_metric: Callable[[str, float], Any] | None = None
-    ) -> list[float | None]:
+    ) -> list[float]:
         """The same as calling it, without an event loop."""
-        rows = self._tokenized([self._text(*pair) for pair in zip(prompts, completions, strict=True)])
-        fits = [index for index, ids in enumerate(rows) if self.max_length is None or len(ids) <= self.max_length]
-        by_length = sorted(fits, key=lambda index: -len(rows[index]))
+        rows, cut = self._tokenized([self._text(*pair) for pair in zip(prompts, completions, strict=True)])
+        by_length = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         fair_share = -(-len(by_length) // len(self.urls))
         size = max(min(self.rows_per_request, fair_share), 1)
         batches = [by_length[start : start + size] for start in range(0, len(by_length), size)]
         replies = self._servers.client.map(lambda batch: self._ask([rows[index] for index in batch]), batches)
-        rewards: list[float | None] = [None] * len(rows)
+        rewards = [math.nan] * len(rows)
         for batch, values in zip(batches, replies, strict=True):
             for index, value in zip(batch, values, strict=True):
                 rewards[index] = value
-        self._report(len(rows) - len(fits), log_metric)
+        self._report(cut, log_metric)
         return rewards
 
     def close(self) -> None:
@@ -170,25 +172,40 @@ class RemoteRewardModel:
         with self._lock:
             return apply_chat_template(messages, self._tokenizer, **self.chat_template_kwargs)["text"]
 
-    def _tokenized(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids without padding at the end; a text without any token is one padding token, as in a batch."""
+    def _tokenized(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        """
+        Token ids without padding at the end, and how many texts were cut on the left.
+
+        A text without any token is one padding token, as in a batch.
+        """
         if not texts:
-            return []
+            return [], 0
         with self._lock:
             rows = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        is_long = [self.max_length is not None and len(ids) > self.max_length for ids in rows]
+        rows = [self._end_of(ids) if long else ids for ids, long in zip(rows, is_long, strict=True)]
         for ids in rows:
             while len(ids) > 1 and ids[-1] == self._pad_id:
                 ids.pop()
-        return [ids or [self._pad_id or 0] for ids in rows]
+        return [ids or [self._pad_id or 0] for ids in rows], sum(is_long)
 
-    def _report(self, too_long: int, log_metric: Callable[[str, float], Any] | None) -> None:
+    def _end_of(self, ids: list[int]) -> list[int]:
+        """As much of the end as the servers read, where the reward is read; a first token that begins texts stays."""
+        assert self.max_length is not None
+        if ids[0] == self._begin_id and self.max_length > 1:
+            return [ids[0], *ids[len(ids) - self.max_length + 1 :]]
+        return ids[len(ids) - self.max_length :]
+
+    def _report(self, cut: int, log_metric: Callable[[str, float], Any] | None) -> None:
         if log_metric is not None:
-            log_metric("quality/too_long", float(too_long))
-        if too_long:
+            log_metric("quality/truncated", float(cut))
+        if cut and not self._said_cut:
+            self._said_cut = True
             logger.warning(
-                "%d completions are, with their prompts, longer than the %s tokens that the reward servers read, and "
-                "have no reward from them. Start the servers with a larger `--max-model-len`.",
-                too_long,
+                "%d conversations are longer than the %s tokens that the reward servers read, and were cut on the "
+                "left. Start the servers with a larger `--max-model-len` if the model can read more. Said once; the "
+                "number is logged as `quality/truncated`.",
+                cut,
                 self.max_length,
             )
 
@@ -219,11 +236,13 @@ class RemoteRewardModel:
         return raw
 
     def _prepare(self, served: ServedModel) -> None:
-        from transformers import AutoTokenizer
+        from transformers import AutoConfig, AutoTokenizer
 
         name = self._tokenizer_name_or_path or self._servers.model or served.root
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=self._trust_remote_code)
+            shared = {"trust_remote_code": self._trust_remote_code}
+            self._tokenizer = AutoTokenizer.from_pretrained(name, **shared)
+            config: Any = AutoConfig.from_pretrained(self._servers.model or served.root, **shared)
         except OSError as error:
             raise ValueError(
                 f"the tokenizer of {name!r}, which the servers serve, cannot be loaded here ({error}). Give the Hub "
@@ -232,7 +251,9 @@ class RemoteRewardModel:
         if self._tokenizer.pad_token_id is None:  # as TRL does with a local reward model
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._pad_id = self._tokenizer.pad_token_id
-        self._known = self._tokenized(_KNOWN_TEXTS)
+        self._begin_id = config.get_text_config().bos_token_id
+        self.max_length = served.max_length
+        self._known, _ = self._tokenized(_KNOWN_TEXTS)
 
 
 def remote_reward_from(name: str, trust_remote_code: bool = False) -> RemoteRewardModel:
