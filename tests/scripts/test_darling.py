@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.equivalence.pooling_double import serving_model
 from tests.scripts.conftest import read_lines, write_lines
 from trl_diversity.scripts import darling, training
 from trl_diversity.scripts.training import TrainingScriptArguments, find_checkpoint, set_up
@@ -151,6 +152,19 @@ def test_partition_reward_model_adapter_and_evaluation(
     assert "eval_reward" in entries[-1]
     moved = load_file(out / "adapter_model.safetensors")
     assert any(bool(value.any()) for name, value in moved.items() if "lora_B" in name)
+
+
+def test_servers(run, monkeypatch, pair_classifier_one_label_path, reward_model_path):
+    """Partition and quality reward by stand-ins on this machine."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with (
+        serving_model(pair_classifier_one_label_path) as (partition, _),
+        serving_model(reward_model_path, max_model_len=512) as (reward, _),
+    ):
+        urls = ["--partition_server_urls", partition.url, partition.url]
+        out = run(*urls, diversity_measure="partition", reward_funcs=[f"{reward.url}#{reward_model_path}"])
+    entry = history(out / "checkpoint-2")[0]
+    assert entry["diversity/server_pairs"] > 0 and f"rewards/{Path(reward_model_path).name}/mean" in entry
 
 
 def test_streamed_data(run):
