@@ -191,6 +191,22 @@ def test_a_server_that_goes_and_comes_back_is_told_of_once_and_checked_again(cap
         assert checked == [steady.url, other.url, other.url]
 
 
+def test_a_server_that_is_back_shares_the_load_again(monkeypatch):
+    """One request in a while tries it, though the other server does not fail."""
+    monkeypatch.setattr("trl_diversity.server_client._REST", 0.3)
+    with serving(echo) as steady:
+        with serving(echo) as other:
+            port = int(other.url.rpartition(":")[2])
+            client = client_of(steady.url, other.url)
+        for number in range(4):
+            client.call("POST", "/x", number)
+        with serving(echo, port=port) as again:
+            time.sleep(0.4)
+            for number in range(10):
+                assert client.call("POST", "/x", number) == {"echo": number}
+            assert len(again.asked) >= 4
+
+
 def test_a_server_that_fails_its_check_is_never_used():
     def check(url, ask):
         if ask("GET", "/v1/models")["echo"] is None:

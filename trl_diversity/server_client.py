@@ -35,6 +35,7 @@ Result = TypeVar("Result")
 _TEMPORARY = (408, 429, SERVER_ERROR, 502, 503, 504)
 _LONGEST_WAIT = 8.0  # seconds between two rounds over the servers
 _CONNECT_TIMEOUT = 10.0  # seconds
+_REST = 30.0  # seconds until one request tries a server that was down, though others are up
 _KEEPALIVE = 4.0  # seconds; the server hangs up on a connection that is idle for 5
 _SHOWN_CHARACTERS = 300
 
@@ -54,7 +55,8 @@ class _Server:
         self.address = address
         self.url = address.url
         self.in_flight = self.sent = 0
-        self.not_before = 0.0  # monotonic seconds; it asked to be left alone until then
+        # Monotonic seconds: until the first it asked to be left alone, until the second the others come first
+        self.not_before = self.rests_until = 0.0
         self.is_down = self.is_checked = False
         self.failure: Failure | None = None
 
@@ -264,7 +266,10 @@ class ServerClient:
         now = time.monotonic()
         with self._lock:
             ready = [server for server in servers if server.not_before <= now]
-            return min(ready, key=lambda server: (server.is_down, server.in_flight, server.sent), default=None)
+            chosen = min(ready, key=lambda one: (one.rests_until > now, one.in_flight, one.sent), default=None)
+            if chosen is not None and chosen.is_down:
+                chosen.rests_until = now + _REST  # one request tries it, not all
+            return chosen
 
     @contextmanager
     def _taken(self, server: _Server) -> Iterator[None]:
@@ -340,6 +345,7 @@ class ServerClient:
             server.not_before = max(server.not_before, time.monotonic() + retry_after)
             if status is None:
                 server.is_down, server.is_checked = True, False
+                server.rests_until = time.monotonic() + _REST
         if went_down:
             others = "; the others take over" if len(self._servers) > 1 else ""
             logger.warning("the server at %s does not answer (%s)%s", server.url, cause, others)
@@ -348,7 +354,7 @@ class ServerClient:
     def _answered(self, server: _Server) -> None:
         with self._lock:
             was_down, server.is_down = server.is_down, False
-            server.failure = None
+            server.failure, server.rests_until = None, 0.0
         if was_down:
             logger.warning("the server at %s answers again", server.url)
 
