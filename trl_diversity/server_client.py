@@ -363,8 +363,7 @@ class ServerClient:
 
         back_off = wait_exponential_jitter(initial=self.back_off, max=_LONGEST_WAIT, jitter=self.back_off)
         now = time.monotonic()
-        with self._lock:
-            asked_for = [server.not_before - now for server in self._servers if server.not_before > now]
+        asked_for = [server.not_before - now for server in self._servers if server.not_before > now]
         return max(back_off(retry_state), min(asked_for, default=0.0))
 
     @property
