@@ -87,6 +87,24 @@ def test_problems_are_sampled_once(tmp_path, causal_lm_path, capsys, monkeypatch
     assert json.loads(capsys.readouterr().out)["benchmarks"] == first["benchmarks"]
 
 
+def test_problems_of_a_hub_data_set(tmp_path, causal_lm_path, capsys, monkeypatch):
+    """A name that is no file is a data set, with `problem` and a number as `answer`."""
+    pytest.importorskip("math_verify")
+    asked = []
+
+    def load_dataset(name, split):
+        asked.append((name, split))
+        return [{"problem": "What is 1 + 1?", "answer": 2, "solution": "..."}]
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    command = ["--problems", "owner/maths", "--split", "train", "--model", causal_lm_path, "--num_generations", "2"]
+    run(*command, "--max_tokens", "3", "--device", "cpu", "--output_dir", str(tmp_path), "--json")
+    result = json.loads(capsys.readouterr().out)
+    assert asked == [("owner/maths", "train")] and result["benchmarks"]["maths"]["samples"] == [2, 2]
+    (row,) = read_lines(tmp_path / "maths.samples.jsonl")
+    assert row["question"] == "What is 1 + 1?" and row["answer"] == 2
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
