@@ -68,8 +68,9 @@ table1-quick: $(VENV)/.demo ## One step of every arm of the table, as a check th
 test: $(VENV)/.dev ## The tests that need no GPU, no network and no patience (under 8 minutes)
 	$(RUN) -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
-test-all: $(VENV)/.dev $(VENV)/.demo ## All tests, the slow ones and those with real models included
+test-all: $(VENV)/.dev $(VENV)/.demo ## All tests, the slow ones and those with real models and servers included
 	$(RUN) -m pytest -m 'not benchmark' $(PYTEST_ARGS)
+	$(MAKE) test-servers
 
 test-servers: $(SERVERS_VENV)/.servers ## The tests with real vLLM servers on this CPU (under 15 minutes)
 	HF_HUB_DISABLE_TELEMETRY=1 OMP_NUM_THREADS=1 $(SERVERS_VENV)/bin/python -m pytest -s -m '' tests/servers $(PYTEST_ARGS)
