@@ -13,6 +13,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
 from trl_diversity.rewards.loading import load_named_reward_models
+from trl_diversity.trainers.model_card import describe_run
 from trl_diversity.trainers.saving import (
     CheckpointCallback,
     CleanWhenPickled,
@@ -114,6 +115,7 @@ class RewardColumnTrainer(GRPOTrainer):
         if self.is_world_process_zero():
             card = os.path.join(str(self.args.output_dir), "README.md")
             tidy_model_card(card, model_name, base=get_config_model_id(self.model.config))
+            describe_run(self, Path(card))
 
 
 class _OrderOfEpoch(Sampler):
