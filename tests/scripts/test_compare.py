@@ -50,10 +50,17 @@ def test_side_by_side(models, capsys, tmp_path):
     assert "old: 1 of 3 distinct" in shown and "new: 3 of 3 distinct" in shown and "6 completions, 3 clusters" in shown
     assert models[0][1] == ["Name <an> animal."] and models[0][2].num_generations == 3
     page = Page(page_file.read_text())
-    assert [cell for cell, _ in page.cells] == ["a cat", "a bee", "a dog", "blue whale", "a cow", "big bird"]
+    assert [cell for cell, _ in page.cells] == [
+        "[0] a cat",
+        "[0] a bee",
+        "[0] a dog",
+        "[1] blue whale",
+        "[0] a cow",
+        "[2] big bird",
+    ]
     style = dict(page.cells)
-    assert style["a cat"] == style["a bee"]  # the same meaning from both models
-    assert len({style["a bee"], style["blue whale"], style["big bird"]}) == 3
+    assert style["[0] a cat"] == style["[0] a bee"]  # the same meaning from both models
+    assert len({style["[0] a bee"], style["[1] blue whale"], style["[2] big bird"]}) == 3
     assert "an" not in page.tags and "Name &lt;an&gt; animal." in page_file.read_text()
 
 

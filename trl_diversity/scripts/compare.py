@@ -144,12 +144,14 @@ def _sections(
 
 
 def _section(prompt: str, models: list[str], completions: list[str], labels: list[int]) -> Any:
-    """A column for each model; `completions` and `labels` hold those of the first model first."""
+    """A column for each model; `completions` and `labels` hold those of the first model first. Without colours, the
+    numbers tell the clusters."""
     from trl_diversity.evaluation.rendering import Cell, Section, TextTable
 
     n = len(completions) // len(models)
     columns = [
-        [Cell(completions[i], labels[i]) for i in range(start, start + n)] for start in range(0, len(completions), n)
+        [Cell(f"[{labels[i]}] {completions[i]}", labels[i]) for i in range(start, start + n)]
+        for start in range(0, len(completions), n)
     ]
     counts = [len({cell.cluster for cell in column}) for column in columns]
     headers = [f"{model}: {count} of {n} distinct" for model, count in zip(models, counts, strict=True)]
