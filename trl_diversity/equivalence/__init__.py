@@ -6,6 +6,7 @@ from trl_diversity.lazy_names import lazy_names
 
 _PUBLIC_NAMES = {
     "AnswerEquivalence": "answer",
+    "BiEncoderEquivalence": "bi_encoder",
     "CrossEncoderEquivalence": "cross_encoder",
     "EmbeddingEquivalence": "embedding",
     "EquivalenceModel": "base",

@@ -77,7 +77,7 @@ class EmbeddingEquivalence:
             if value < least:
                 raise ValueError(f"{argument} is {value!r}: it is a number of texts and must be at least {least}")
         if isinstance(model, str):
-            self.sentence_transformer = _load(model, device, dtype, trust_remote_code, revision)
+            self.sentence_transformer = load_sentence_transformer(model, device, dtype, trust_remote_code, revision)
         else:
             self.sentence_transformer = model if device is None else model.to(device)
             if dtype is not None:
@@ -172,13 +172,14 @@ class EmbeddingEquivalence:
             )
 
 
-def _load(
+def load_sentence_transformer(
     name_or_path: str,
     device: str | torch.device | None,
     dtype: str | torch.dtype | None,
     trust_remote_code: bool,
     revision: str | None,
 ) -> "SentenceTransformer":
+    """Load a sentence-transformers model; no global random generator moves."""
     from sentence_transformers import SentenceTransformer
 
     require_trusted_modules(name_or_path, trust_remote_code, revision)

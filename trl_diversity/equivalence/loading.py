@@ -44,6 +44,9 @@ RELEASED_MODELS = {
         {"tokenizer_name_or_path": "microsoft/deberta-v3-large", "max_side_tokens": 128},
     ),
 }
+# What config.json of a bi-encoder's head names under "architectures".
+BI_ENCODER_ARCHITECTURE = "BiEncoderEquivalence"
+DEFAULT_HEAD = Path(__file__).with_name("default_head")
 MINILM_HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_THRESHOLD = 0.7
 SHORT_NAMES = (*RELEASED_MODELS, "minilm", "default", "answer")
@@ -62,14 +65,14 @@ def load_equivalence_model(
     Load an equivalence model by short name, Hub name or path; the checkpoint itself decides which kind it is.
 
     A sequence classifier becomes a [`CrossEncoderEquivalence`], a sentence-transformers model an
-    [`EmbeddingEquivalence`].
+    [`EmbeddingEquivalence`], a head over one a [`BiEncoderEquivalence`].
 
     Args:
         name_or_path (`str`, *optional*, defaults to `"default"`):
             Hub name, directory, or one of the short names: `"darling-general"` and `"darling-math"` (the classifiers
             of arXiv 2509.02534, thresholds 0.32 and 0.5), `"noveltybench-deberta"` (threshold 0.102), `"minilm"`
-            (all-MiniLM-L6-v2, cosine above 0.7), `"answer"` ([`AnswerEquivalence`]). `"default"` is another name of
-            `"minilm"`.
+            (all-MiniLM-L6-v2, cosine above 0.7), `"answer"` ([`AnswerEquivalence`]). `"default"` is the head over
+            all-MiniLM-L6-v2 that comes with this package, trained on NoveltyBench's human labels.
         threshold (`float`, *optional*):
             Probability in `[0, 1]` above which two texts are one cluster. By default the checkpoint's own.
         device (`str` or `torch.device`, *optional*):
@@ -86,7 +89,7 @@ def load_equivalence_model(
 
     Raises:
         `FileNotFoundError`: if `name_or_path` looks like a path and is not there.
-        `ValueError`: if the checkpoint is neither kind.
+        `ValueError`: if the checkpoint is none of these.
     """
     if name_or_path == "answer":  # no neural network: neither device nor dtype matters
         from trl_diversity.equivalence.answer import AnswerEquivalence
@@ -96,6 +99,12 @@ def load_equivalence_model(
     kind = checkpoint_kind(name_or_path, revision=options.get("revision"))
     if kind == "pair classifier":
         from trl_diversity.equivalence.cross_encoder import CrossEncoderEquivalence as equivalence_class
+    elif kind == "bi-encoder head":
+        from trl_diversity.equivalence.bi_encoder import BiEncoderEquivalence
+
+        return BiEncoderEquivalence.from_pretrained(
+            name_or_path, threshold, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **options
+        )
     else:
         from trl_diversity.equivalence.embedding import (  # type: ignore[assignment]
             EmbeddingEquivalence as equivalence_class,
@@ -108,7 +117,9 @@ def load_equivalence_model(
 def _resolve_short_name(
     name: str, threshold: float | None, options: dict[str, Any]
 ) -> tuple[str, float | None, dict[str, Any]]:
-    if name in ("default", "minilm"):
+    if name == "default":
+        return str(DEFAULT_HEAD), threshold, options
+    if name == "minilm":
         return minilm_path(), MINILM_THRESHOLD if threshold is None else threshold, options
     if name in RELEASED_MODELS:
         released = RELEASED_MODELS[name]
@@ -138,11 +149,11 @@ def checkpoint_kind(name_or_path: str, revision: str | None = None) -> str:
     with a `modules.json`; the `model_type` beside it tells them apart (none means the former).
 
     Returns:
-        `str`: `"pair classifier"` or `"embedding model"`.
+        `str`: `"pair classifier"`, `"embedding model"` or `"bi-encoder head"`.
 
     Raises:
         `FileNotFoundError`: if `name_or_path` looks like a path and is not there.
-        `ValueError`: if it is neither.
+        `ValueError`: if it is none of these.
     """
     looks_like_path = name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1
     if looks_like_path and not Path(name_or_path).is_dir():
@@ -162,10 +173,13 @@ def checkpoint_kind(name_or_path: str, revision: str | None = None) -> str:
         architectures = (config or {}).get("architectures") or []
         if any(name.endswith("ForSequenceClassification") for name in architectures):
             return "pair classifier"
+        if BI_ENCODER_ARCHITECTURE in architectures:
+            return "bi-encoder head"
         found = f"the architectures {architectures}" if config is not None else "no config.json"
     raise ValueError(
         f"{name_or_path!r} is no equivalence model: expected a sequence classifier (an architecture that ends in "
-        f"ForSequenceClassification) or a sentence-transformers model (modules.json), but found {found}. "
+        f"ForSequenceClassification), a sentence-transformers model (modules.json) or a head over one that "
+        f"`trl-diversity train-classifier` saved, but found {found}. "
         f"Give such a checkpoint or one of {SHORT_NAMES}"
     )
 
@@ -195,11 +209,10 @@ def read_json(name_or_path: str, filename: str, revision: str | None = None) -> 
         if not path.is_file():
             return None
     else:
-        from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
         try:
-            path = Path(hf_hub_download(name_or_path, filename, revision=revision))
+            path = Path(checkpoint_file(name_or_path, filename, revision))
         except EntryNotFoundError as error:
             # Without a network a cached checkpoint has the files it has; a checkpoint that is not there is an error.
             if isinstance(error, LocalEntryNotFoundError) and filename == "config.json":
@@ -209,6 +222,15 @@ def read_json(name_or_path: str, filename: str, revision: str | None = None) -> 
                 ) from error
             return None
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def checkpoint_file(name_or_path: str, filename: str, revision: str | None = None) -> str:
+    """Path of one file of a checkpoint in a directory or on the Hub."""
+    if Path(name_or_path).is_dir():
+        return str(Path(name_or_path) / filename)
+    from huggingface_hub import hf_hub_download
+
+    return hf_hub_download(name_or_path, filename, revision=revision)
 
 
 @contextmanager

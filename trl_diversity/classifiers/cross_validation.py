@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Compares the bi-encoder's training recipe with the bare cosine, over folds by prompt and several seeds.
+
+`python -m trl_diversity.classifiers.cross_validation train.jsonl val.jsonl`
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trl_diversity.classifiers.bi_encoder_training import BiEncoderSettings, augmentation, pair_inputs
+from trl_diversity.classifiers.calibration import area_under_curve, bootstrap_metrics, pair_metrics, stable_threshold
+from trl_diversity.classifiers.head_training import choose_l2, fit_head, out_of_fold_logits
+from trl_diversity.classifiers.pairs import LabelledPair, folds_by_prompt, load_pairs
+
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+SEEDS = (0, 1, 2, 3, 4)
+
+
+def cross_validate(
+    pairs: Sequence[LabelledPair],
+    sentence_transformer: "SentenceTransformer",
+    settings: BiEncoderSettings,
+    seeds: Sequence[int] = SEEDS,
+) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+    """
+    Score every pair by models that saw no pair of its prompt. Penalty and threshold are chosen within the rest.
+
+    Args:
+        pairs (`Sequence[LabelledPair]`):
+            All labelled pairs.
+        sentence_transformer ([`~sentence_transformers.SentenceTransformer`]):
+            The base.
+        settings ([`BiEncoderSettings`]):
+            How the head is trained; `folds` are the outer and the inner ones.
+        seeds (`Sequence[int]`, *optional*):
+            One deal of prompts over folds for each.
+
+    Returns:
+        `dict`: for `"cosine"` and `"head"`, per seed the probabilities and whether each lies above its fold's
+        threshold, `(pairs,)` both.
+    """
+    from trl_diversity.equivalence.bi_encoder import PairHead
+    from trl_diversity.equivalence.pair_features import feature_names
+
+    extra = augmentation(pairs[:0], replace(settings, sure_pairs=0))
+    inputs, extra_inputs = pair_inputs([pairs, extra], sentence_transformer, settings.head)
+    labels, extra_labels = (np.array([pair.similar for pair in part]) for part in (pairs, extra))
+    column = feature_names(settings.head.features, sentence_transformer.get_embedding_dimension()).index("cosine")
+    cosines = np.clip(inputs[:, column], 0, 1)
+    results: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"cosine": [], "head": []}
+    for seed in seeds:
+        scores, same, same_cosine = np.zeros(len(pairs)), np.zeros(len(pairs), bool), np.zeros(len(pairs), bool)
+        for held_out in folds_by_prompt(pairs, settings.folds, seed):
+            rest = np.setdiff1d(np.arange(len(pairs)), held_out)
+            known = [pairs[index] for index in rest]
+            arguments = (inputs[rest], known, settings.head, extra_inputs, extra_labels)
+            l2, _ = choose_l2(*arguments, settings.l2_candidates, settings.folds, seed)
+            head_settings = replace(settings.head, l2=l2)
+            inner = _sigmoid(
+                out_of_fold_logits(
+                    inputs[rest], known, head_settings, extra_inputs, extra_labels, settings.folds, seed
+                )
+            )
+            weights = fit_head(
+                np.concatenate([inputs[rest], extra_inputs]),
+                np.concatenate([labels[rest], extra_labels]),
+                head_settings,
+            )
+            head = PairHead(head_settings.features, weights, head_settings.by_length)
+            scores[held_out] = _sigmoid(head.logits(inputs[held_out]))
+            same[held_out] = scores[held_out] > stable_threshold(labels[rest], inner, settings.goal)
+            threshold = stable_threshold(labels[rest], cosines[rest], settings.goal)
+            same_cosine[held_out] = cosines[held_out] > threshold
+        results["head"].append((scores, same))
+        results["cosine"].append((cosines, same_cosine))
+    return results
+
+
+def compare(
+    labels: Sequence[int], results: dict[str, list[tuple[np.ndarray, np.ndarray]]], resamples: int = 2000
+) -> dict[str, dict[str, tuple[float, float, float]]]:
+    """
+    Mean over seeds of AUC and balanced accuracy, and of the difference between head and cosine.
+
+    Returns:
+        `dict`: for `"cosine"`, `"head"` and `"difference"`, for each metric its value and the ends of its 95 %
+        interval over pairs (the same draws for both models).
+    """
+    truth = np.asarray(labels)
+
+    def measured(drawn: np.ndarray) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for name, runs in results.items():
+            areas = [area_under_curve(truth[drawn], scores[drawn]) for scores, _ in runs]
+            balanced = [
+                pair_metrics(truth[drawn], same[drawn].astype(float), 0.5)["balanced_accuracy"] for _, same in runs
+            ]
+            values |= {f"{name} auc": float(np.mean(areas)), f"{name} balanced_accuracy": float(np.mean(balanced))}
+        for metric in ("auc", "balanced_accuracy"):
+            values[f"difference {metric}"] = values[f"head {metric}"] - values[f"cosine {metric}"]
+        return values
+
+    whole = measured(np.arange(len(truth)))
+    intervals = bootstrap_metrics(measured, labels, resamples)
+    table: dict[str, dict[str, tuple[float, float, float]]] = {}
+    for key, value in whole.items():
+        name, metric = key.split()
+        table.setdefault(name, {})[metric] = (value, *intervals[key])
+    return table
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-logits))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read files of pairs, compare, and write the table as JSON to standard output."""
+    from trl_diversity.equivalence.embedding import load_sentence_transformer
+    from trl_diversity.equivalence.loading import minilm_path
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="+", help="Files of labelled pairs, taken together.")
+    args = parser.parse_args(argv)
+    pairs = [pair for path in args.files for pair in load_pairs(path)]
+    base = load_sentence_transformer(minilm_path(), "cpu", "float32", False, None)
+    results = cross_validate(pairs, base, BiEncoderSettings())
+    table = compare([pair.similar for pair in pairs], results)
+    sys.stdout.write(json.dumps({"pairs": len(pairs), "seeds": len(SEEDS), **table}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
