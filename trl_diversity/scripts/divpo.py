@@ -157,12 +157,9 @@ def train_rounds(
             script_args,
             training_args.seed + number,
         )
-        report = {"round": number + 1, **report}
-        with open(output / "rounds.jsonl", "a" if number else "w", encoding="utf-8") as file:
-            file.write(json.dumps(report) + "\n")
+        report = _record(output / "rounds.jsonl", number + 1, report)
         if on_round is not None:
             on_round(report)
-        logger.info("DivPO round: %s", report)
         if pairs:
             if trainer is not None and peft_config is not None:
                 model, adapter = _taken_off(trainer.model)
@@ -173,6 +170,15 @@ def train_rounds(
     if trainer is None:
         raise ValueError("no round gave a pair: all completions of a group have the same quality.")
     return trainer
+
+
+def _record(path: Path, number: int, report: dict[str, Any]) -> dict[str, Any]:
+    """Write down a round; the first one begins the file."""
+    report = {"round": number, **report}
+    with open(path, "w" if number == 1 else "a", encoding="utf-8") as file:
+        file.write(json.dumps(report) + "\n")
+    logger.info("DivPO %s", report)
+    return report
 
 
 def _prompt_order(prompts: Sequence[Any], script_args: DivpoScriptArguments, seed: int) -> Any:
