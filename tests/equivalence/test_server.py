@@ -182,7 +182,7 @@ def test_all_servers_down_is_an_error_that_names_them(one_label, pair_classifier
     started = time.monotonic()
     with pytest.raises(ConnectionError) as caught:
         server.score_pairs(mixed_pairs(3))
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 8
     assert f"{loopback.url}: HTTP 503 no capacity" in str(caught.value) and f"{second.url}: Conn" in str(caught.value)
 
 

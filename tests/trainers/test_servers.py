@@ -123,7 +123,7 @@ class Waits(ExactText):
     """Waits as long as servers would, and says so."""
 
     is_remote = True
-    seconds = 0.3  # for each of the two rounds in which four texts that all differ are asked about
+    seconds = 0.5  # for each of the two rounds in which four texts that all differ are asked about
 
     def score_pairs(self, pairs, prompts=None):
         time.sleep(self.seconds)
@@ -138,12 +138,12 @@ class WaitingMeasure(FixedDiversity):
     is_remote = True
 
     def __call__(self, groups):
-        time.sleep(0.6)
+        time.sleep(1.0)
         return super().__call__(groups)
 
 
 def slow_reward(completions, **kwargs):
-    time.sleep(0.6)
+    time.sleep(1.0)
     return length_reward(completions)
 
 
@@ -158,7 +158,7 @@ def slow_reward(completions, **kwargs):
     ids=["servers", "a measure that waits", "a local model", "diversity waits for quality"],
 )
 def test_servers_are_waited_for_while_rewards_are_computed(tmp_path, causal_lm_path, diversity, settings, overlaps):
-    """0.6 s of either: together 0.6 s and what the rest of the step takes, or 1.2 s one after the other."""
+    """1 s of either: together 1 s and what the rest of the step takes, or at least 2 s one after the other."""
     trainer = make_trainer(tmp_path, causal_lm_path, slow_reward, diversity=diversity, **settings)
     fix_completions(trainer, TEXTS)
     seconds = []
@@ -172,7 +172,7 @@ def test_servers_are_waited_for_while_rewards_are_computed(tmp_path, causal_lm_p
 
     trainer._calculate_rewards = timed
     trainer.train()
-    assert (seconds[0] < 1.0) == overlaps and 0.6 <= seconds[0] < 1.9
+    assert 1.0 <= seconds[0] and (seconds[0] < 1.95) == overlaps
 
 
 def test_the_result_does_not_depend_on_the_order_of_work(tmp_path, causal_lm_path):
