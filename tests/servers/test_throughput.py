@@ -47,7 +47,8 @@ def released_way(url, model, groups, threshold):
         return closure_labels(COMPLETIONS, [pair for pair, same in zip(pairs, judgements, strict=True) if same])
 
     async def run():
-        async with httpx.AsyncClient(timeout=120, trust_env=False) as client:
+        limits = httpx.Limits(keepalive_expiry=4)  # the server hangs up on a connection that is idle for 5 s
+        async with httpx.AsyncClient(timeout=120, trust_env=False, limits=limits) as client:
             return [await judge_group(client, group) for group in groups]
 
     return asyncio.run(run())
