@@ -114,11 +114,34 @@ def _conclusions(arms: dict[str, dict[str, list[list[float]]]]) -> list[str]:
     return lines + [
         "",
         "Expected: GRPO loses clusters against base; Darling keeps or raises them, at a quality not below GRPO's. "
-        "What the table shows holds for a small policy, a reward by rules and embeddings, 12 steps, and short answers "
-        "to simple questions. It does not show what happens to an 8B model over thousands of steps, and the "
-        "first clusters are those that Darling is trained on: where the held-out model disagrees, believe that one. "
-        "Three seeds show little of the spread between seeds, so the intervals are rather too narrow.",
+        f"{_verdicts(arms)} What the table shows holds for a small policy, a reward by rules and embeddings, 12 steps, "
+        "and short answers to simple questions. It does not show what happens to an 8B model over thousands of steps, "
+        "and the first clusters are those that Darling is trained on: where the held-out model disagrees, believe that "
+        "one. Three seeds show little of the spread between seeds, so the intervals are rather too narrow.",
     ]
+
+
+def _verdicts(arms: dict[str, dict[str, list[list[float]]]]) -> str:
+    """Whether the intervals confirm or refute what was expected, claim by claim."""
+    claims = (
+        ("GRPO (without std) loses clusters", "base", "GRPO, without std", "clusters", True),
+        ("Darling keeps or raises clusters", "Darling (partition)", "base", "clusters", False),
+        ("by the held-out model too", "Darling (partition)", "base", "clusters_held_out", False),
+        ("its quality is not below GRPO's", "Darling (partition)", "GRPO, without std", "quality", False),
+    )
+    parts = []
+    for claim, first, second, key, is_strict in claims:
+        if first not in arms or second not in arms:
+            continue
+        _, low, high = difference(arms[first][key], arms[second][key])
+        if high < 0:
+            verdict = "refuted"
+        elif low > 0 or (low >= 0 and not is_strict):
+            verdict = "confirmed"
+        else:
+            verdict = f"undecided, the interval of the difference reaches from {low:+.3f} to {high:+.3f}"
+        parts.append(f"{claim}: {verdict}")
+    return "; ".join(parts) + "." if parts else ""
 
 
 def _power_text(power: dict[str, Any] | None) -> list[str]:

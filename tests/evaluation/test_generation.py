@@ -47,6 +47,26 @@ def test_a_prompt_gets_the_same_whatever_is_drawn_beside_it(causal_lm_path):
     assert generator(["one"], greedy) == generator([[{"role": "user", "content": "one"}]], greedy)
 
 
+def test_completions_end_where_the_context_does(tmp_path):
+    from tests import tiny
+
+    path = tiny.save_tiny_causal_lm(tmp_path, max_position_embeddings=24)
+    generator = make_generator(path, device="cpu")
+    lengths: list[int] = []
+    generate = generator.model.generate  # type: ignore[attr-defined]
+    generator.model.generate = lambda **options: lengths.append(options["max_new_tokens"]) or generate(**options)  # type: ignore
+    generator(["hello"], Sampling(num_generations=1, max_tokens=100))
+    generator(["hello"], Sampling(num_generations=1, max_tokens=3))
+    length = len(
+        generator.tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], add_generation_prompt=True)[
+            "input_ids"
+        ]
+    )  # type: ignore
+    assert lengths == [24 - length, 3]
+    with pytest.raises(ValueError, match="a prompt has .* tokens, and the model's context 24"):
+        generator(["x" * 50], Sampling(num_generations=1))
+
+
 def test_adapter_is_put_on_its_base(causal_lm_path, tmp_path):
     import torch
     from peft import LoraConfig, get_peft_model

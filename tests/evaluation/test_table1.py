@@ -185,4 +185,9 @@ def test_report_tells_what_differs(tmp_path):
         "| GRPO, without std against base | +0.000 [+0.000, +0.000] undecided | -2.000 [-2.000, -2.000] lower" in text
     )
     assert "| Darling (partition) against GRPO, without std |" in text and "+2.000 [+2.000, +2.000] higher" in text
+    assert "GRPO (without std) loses clusters: confirmed; Darling keeps or raises clusters: confirmed; by the" in text
+    assert "its quality is not below GRPO's: confirmed." in text  # equal in every run
+    clusters["Darling (partition)"] = 5.0
+    worse = [result(arm, seed, value) for arm, value in clusters.items() for seed in (0, 1, 2)]
+    assert "raises clusters: refuted" in report.write_report(worse, tmp_path, "c", None, quick=False).read_text()
     assert "| clusters of 10 | 0.400 | 0.100 | 0.200 | 0.300 |" in text and "18 minutes of runs" in text

@@ -105,7 +105,8 @@ class TransformersGenerator:
 
         inputs = self._encode(prompt).to(self.model.device)
         length = inputs["input_ids"].shape[1]
-        options: dict[str, Any] = {"max_new_tokens": sampling.max_tokens, "do_sample": sampling.temperature > 0}
+        options: dict[str, Any] = {"max_new_tokens": self._room(length, sampling.max_tokens)}
+        options["do_sample"] = sampling.temperature > 0
         options["repetition_penalty"] = 1.0  # whatever the checkpoint's own generation settings are
         if sampling.temperature > 0:
             options |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
@@ -120,6 +121,15 @@ class TransformersGenerator:
                 output = self.model.generate(**inputs, num_return_sequences=count, **options)  # (count, length + new)
                 completions += self.tokenizer.batch_decode(output[:, length:], skip_special_tokens=True)
         return completions
+
+    def _room(self, length: int, max_tokens: int) -> int:
+        """Tokens that fit behind the prompt, at most `max_tokens`: beyond its context a model only babbles."""
+        context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        if context is None:
+            return max_tokens
+        if length >= context:
+            raise ValueError(f"a prompt has {length} tokens, and the model's context {context}: leave it out.")
+        return min(max_tokens, context - length)
 
     def _encode(self, prompt: Prompt) -> Any:
         if self.tokenizer.chat_template is None:
