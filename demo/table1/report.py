@@ -117,8 +117,8 @@ def _conclusions(arms: dict[str, dict[str, list[list[float]]]]) -> list[str]:
         f"{_verdicts(arms)} What the table shows holds for a small policy, a reward by rules and embeddings, 12 "
         "steps, and short answers to simple questions. It does not show what happens to an 8B model over thousands of "
         "steps, and the first clusters are those that Darling is trained on: where the held-out model disagrees, "
-        "believe that one. Three seeds show little of the spread between seeds, so the intervals are rather too narrow, "
-        "and nothing is corrected for the number of comparisons.",
+        "believe that one. Three seeds show little of the spread between seeds, so the intervals are rather too "
+        "narrow, and nothing is corrected for the number of comparisons.",
     ]
 
 
