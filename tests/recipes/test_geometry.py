@@ -125,3 +125,29 @@ def test_sharding_divides_what_it_shards_and_nothing_else():
     for name in ("activations", "logits"):
         assert split[name] == one[name]
     assert math.isclose(split["total"], sum(value for name, value in split.items() if name != "total"))
+
+
+def test_weights_gradients_and_optimizer_are_what_torch_holds():
+    """All but norms, of which the estimate knows nothing."""
+    import torch
+
+    config = LlamaConfig(
+        vocab_size=300,
+        hidden_size=64,
+        intermediate_size=160,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+    )
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    ids = torch.arange(8)[None]
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+    held = [parameter.grad for parameter in model.parameters()]
+    held += [value for state in optimizer.state.values() for value in state.values() if value.ndim]
+    parts = MemoryPlan(shape_of(config), 1, False, 1, 4, 4).gigabytes()
+    size = sum(tensor.numel() * tensor.element_size() for tensor in held)
+    assert parts["gradients_and_optimizer"] * 2**30 == pytest.approx(size, rel=0.01)
+    assert parts["weights"] * 2**30 == pytest.approx(size / 3, rel=0.01)
