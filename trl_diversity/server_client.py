@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -215,19 +215,15 @@ class ServerClient:
         Check every server now. One that cannot be reached is named in the log, and checked once it answers.
 
         Raises:
-            `ConnectionError`: if none of them can be reached.
+            `ConnectionError`: if none of them can be reached, also in further rounds.
             `ValueError`: what the check raises.
         """
-        failures: dict[str, Failure] = {}
         for server in self._servers:
             request = _Request("GET", "/v1/models", None, None, time.monotonic() + self.timeout)
-            with self._taken(server):
-                try:
-                    self._make_sure(server, request)
-                except _AttemptFailedError as error:
-                    failures[server.url] = error.failure
-        if len(failures) == len(self._servers):
-            raise NoReplyError(failures)
+            with self._taken(server), suppress(_AttemptFailedError):
+                self._make_sure(server, request)
+        if not any(server.is_checked for server in self._servers):
+            self.call("GET", "/v1/models")
 
     def pop_statistics(self) -> dict[str, int]:
         """Numbers of requests and of failed ones since the last call, then cleared."""

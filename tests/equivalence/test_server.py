@@ -196,6 +196,13 @@ def test_at_the_start_one_server_may_be_down(one_label, caplog):
         ServerEquivalence(closed, back_off=0.01)
 
 
+def test_at_the_start_a_server_may_be_busy(one_label):
+    loopback, double = one_label
+    busy = iter([Answer("loading", status=503)] * 3)
+    double.before = lambda asked: next(busy, None)
+    assert len(server_of(loopback).score_pairs([("a", "b")])) == 1
+
+
 def test_another_model_is_refused_at_the_start(one_label, tmp_path, pair_classifier_one_label_path):
     loopback, double = one_label
     with pytest.raises(ValueError, match=f"{loopback.url} serves .*, not 'owner/another'"):
