@@ -123,7 +123,7 @@ class CrossEncoderEquivalence:
         checkpoint_threshold, self.temperature = read_calibration(self._config)
         self.threshold = resolve_threshold(threshold, checkpoint_threshold, DEFAULT_THRESHOLD, name)
         self._encoder = PairEncoder(self.cross_encoder.tokenizer, self.max_length, max_side_tokens)
-        _set_pad_token(self.cross_encoder)
+        ensure_pad_token(self.cross_encoder)
         self._threads = SingleCoreThreads()
         max_tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
         self._shared = None
@@ -337,7 +337,7 @@ def _refuse_default_prompt(cross_encoder: "CrossEncoder") -> None:
         )
 
 
-def _set_pad_token(cross_encoder: "CrossEncoder") -> None:
+def ensure_pad_token(cross_encoder: "CrossEncoder") -> None:
     """Give a decoder-style classifier a pad token and tell its config, which finds the last real token by it."""
     tokenizer: Any = cross_encoder.tokenizer
     embeddings = cross_encoder.model.get_input_embeddings() if cross_encoder.model is not None else None

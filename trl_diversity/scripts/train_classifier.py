@@ -225,16 +225,7 @@ def _train_bi_encoder(args: TrainClassifierArguments, pairs: list, dev_pairs: li
     if args.tune_epochs:
         from trl_diversity.classifiers.base_tuning import tune_base
 
-        tune_base(
-            base,
-            pairs,
-            args.output_dir,
-            args.tune_epochs,
-            args.learning_rate,
-            args.batch_size,
-            args.seed,
-            args.use_cpu,
-        )
+        tune_base(base, pairs, args.tune_epochs, args.learning_rate, args.batch_size, args.seed, args.use_cpu)
     trained = train_bi_encoder(pairs, base, settings)
     trained.model.save_pretrained(args.output_dir, args.base_model, save_base=bool(args.tune_epochs))
     write_model_card(

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training a cross-encoder: it learns, repeats itself, resumes, and its checkpoint says the same everywhere."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import CrossEncoder
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
+
+from tests.classifiers.conftest import word_pairs
+from trl_diversity.classifiers.cross_encoder_training import CrossEncoderSettings, train_cross_encoder
+from trl_diversity.equivalence import CrossEncoderEquivalence, load_equivalence_model
+from trl_diversity.equivalence.loading import read_json
+
+
+PAIRS, DEV = word_pairs(48), word_pairs(24, seed=1)
+
+
+def settings_for(path, **changes):
+    """A high learning rate, because two epochs of three steps must show."""
+    tiny = CrossEncoderSettings(path, learning_rate=2e-3, batch_size=16, num_train_epochs=3, use_cpu=True)
+    return replace(tiny, max_side_tokens=16, patience=5, **changes)
+
+
+def scores(path):
+    return load_equivalence_model(str(path), device="cpu").score_pairs([(p.generation_0, p.generation_1) for p in DEV])
+
+
+@pytest.fixture(scope="module")
+def trained(pair_classifier_one_label_path, tmp_path_factory):
+    path = tmp_path_factory.mktemp("trained")
+    return path, train_cross_encoder(PAIRS, DEV, str(path), settings_for(pair_classifier_one_label_path))
+
+
+def test_it_learns_and_its_threshold_and_temperature_are_read_back(trained):
+    path, metrics = trained
+    assert metrics["auc"] > 0.9
+    stored = read_json(str(path), "config.json")["trl_diversity"]
+    equivalence = CrossEncoderEquivalence(str(path), device="cpu")
+    assert (equivalence.threshold, equivalence.temperature) == (stored["threshold"], stored["temperature"])
+    same = np.array(scores(path)) > equivalence.threshold
+    assert np.mean(same == [pair.similar for pair in DEV]) == pytest.approx(metrics["accuracy"])
+
+
+def test_transformers_cross_encoder_and_equivalence_give_the_same_probability(trained):
+    path, _ = trained
+    equivalence = CrossEncoderEquivalence(str(path), device="cpu")
+    texts = [(pair.generation_0, pair.generation_1) for pair in DEV]
+    tokenizer, model = AutoTokenizer.from_pretrained(path), AutoModelForSequenceClassification.from_pretrained(path)
+    with torch.no_grad():
+        batch = tokenizer(*zip(*texts, strict=True), padding=True, truncation=True, return_tensors="pt")
+        plain = torch.sigmoid(model.eval()(**batch).logits[:, 0] / equivalence.temperature)
+    logits = CrossEncoder(str(path), device="cpu").predict(texts, activation_fn=torch.nn.Identity())
+    np.testing.assert_allclose(equivalence.score_pairs(texts), plain.numpy(), atol=1e-5)
+    scaled = torch.sigmoid(torch.tensor(logits) / equivalence.temperature)
+    np.testing.assert_allclose(scaled.numpy(), plain.numpy(), atol=1e-5)
+
+
+def test_the_card_has_the_command_the_scores_and_the_threshold_and_no_path_of_the_machine(trained):
+    path, metrics = trained
+    card = (path / "README.md").read_text()
+    assert f"{metrics['auc']:.3f}" in card
+    assert "threshold" in card and "balanced_accuracy" in card
+    assert str(path.parent) not in card
+
+
+class Interrupt(TrainerCallback):
+    """Ends the run after the first epoch's checkpoint, as a lost machine would."""
+
+    def on_save(self, args, state, control, **kwargs):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("num_labels", [1, 2])
+def test_an_interrupted_run_resumes_to_the_same_model_and_a_seed_repeats_it(
+    pair_classifier_path, pair_classifier_one_label_path, tmp_path, num_labels
+):
+    """FC-157: two labels are evaluated as one label is, and the threshold is saved."""
+    path = pair_classifier_one_label_path if num_labels == 1 else pair_classifier_path
+    settings = settings_for(path, num_labels=num_labels, class_weights=True)
+    train_cross_encoder(PAIRS, DEV, str(tmp_path / "whole"), settings)
+    with pytest.raises(KeyboardInterrupt):
+        train_cross_encoder(PAIRS, DEV, str(tmp_path / "cut"), settings, callbacks=[Interrupt()])
+    train_cross_encoder(PAIRS, DEV, str(tmp_path / "cut"), replace(settings, resume=True))
+    np.testing.assert_array_equal(scores(tmp_path / "whole"), scores(tmp_path / "cut"))
+    assert load_equivalence_model(str(tmp_path / "cut"), device="cpu").threshold not in (0.5, None)
+
+
+def test_another_seed_is_another_model(pair_classifier_one_label_path, tmp_path, trained):
+    train_cross_encoder(PAIRS, DEV, str(tmp_path), settings_for(pair_classifier_one_label_path, seed=1))
+    assert scores(tmp_path) != scores(trained[0])
+
+
+def test_nothing_to_resume_is_an_error(pair_classifier_path, tmp_path):
+    with pytest.raises(ValueError, match="resume.*no checkpoint"):
+        train_cross_encoder(PAIRS, DEV, str(tmp_path / "none"), settings_for(pair_classifier_path, resume=True))
+
+
+@pytest.mark.parametrize("fixture", ["pair_classifier_path", "decoder_classifier_path"])
+def test_adapters_train_and_are_merged_into_a_plain_checkpoint(request, tmp_path, fixture):
+    settings = settings_for(request.getfixturevalue(fixture), num_labels=2, lora_rank=4, num_train_epochs=2)
+    metrics = train_cross_encoder(PAIRS, DEV, str(tmp_path), settings)
+    assert not list(tmp_path.glob("adapter*"))
+    same = np.array(scores(tmp_path)) > load_equivalence_model(str(tmp_path), device="cpu").threshold
+    assert np.mean(same == [pair.similar for pair in DEV]) == pytest.approx(metrics["accuracy"])
+
+
+def test_class_weights_raise_the_probability_of_the_rarer_class(pair_classifier_one_label_path, tmp_path):
+    few = [pair for index, pair in enumerate(PAIRS) if pair.similar == 0 or index % 8 == 1]
+    means = []
+    for weighted in (False, True):
+        settings = settings_for(
+            pair_classifier_one_label_path, class_weights=weighted, num_train_epochs=1, learning_rate=2e-4
+        )
+        path = tmp_path / str(weighted)
+        train_cross_encoder(few, DEV, str(path), settings)
+        logits = CrossEncoder(str(path), device="cpu").predict(
+            [(p.generation_0, p.generation_1) for p in DEV], activation_fn=torch.nn.Identity()
+        )
+        means.append(logits.mean())
+    assert means[1] > means[0]
