@@ -59,9 +59,9 @@ def policy_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def model_servers(
-    tmp_path_factory: pytest.TempPathFactory, policy_path: str, reward_model_path: str
+    tmp_path_factory: pytest.TempPathFactory, policy_path: str, reward_model_path: str, decoder_classifier_path: str
 ) -> Iterator[list[str]]:
-    """Addresses of a server of the policy and of one of the reward model, which start side by side."""
+    """Addresses of servers of policy, reward model and a pair classifier with two labels, which start side by side."""
     options, environment = cpu_options(1)
     options = (*options, "--dtype=float32")
     of_policy = ("--served-model-name=policy", "--max-model-len=512", "--max-logprobs=-1")
@@ -72,9 +72,12 @@ def model_servers(
         options=(*options, *of_policy),
         environment={**environment, "VLLM_SERVER_DEV_MODE": "1"},  # for what loads weights from a directory
     )
-    reward = ServerPlan(reward_model_path, 18202, options=(*options, "--runner=pooling"), environment=environment)
-    first_requests = {generation.url: _complete, reward.url: classify_request(reward_model_path)}
-    with ServerProcesses([generation, reward], tmp_path_factory.mktemp("servers")) as servers:
+    first_requests = {generation.url: _complete}
+    plans = [generation]
+    for port, path in ((18202, reward_model_path), (18203, decoder_classifier_path)):
+        plans.append(ServerPlan(path, port, options=(*options, "--runner=pooling"), environment=environment))
+        first_requests[plans[-1].url] = classify_request(path)
+    with ServerProcesses(plans, tmp_path_factory.mktemp("servers")) as servers:
         servers.wait_until_ready(lambda url: first_requests[url](url), START_SECONDS)
         yield servers.urls
 
@@ -89,6 +92,12 @@ def generation_server(model_servers: list[str]) -> str:
 def reward_server(model_servers: list[str]) -> str:
     """Address of a server of the tiny reward model."""
     return model_servers[1]
+
+
+@pytest.fixture(scope="session")
+def two_label_server(model_servers: list[str]) -> str:
+    """Address of a server of the decoder pair classifier, which has two labels and no token types."""
+    return model_servers[2]
 
 
 def _complete(url: str) -> None:
