@@ -9,7 +9,7 @@ import pytest
 from tests.scripts.conftest import read_lines, write_lines
 from tests.scripts.test_partition import SameFirstWord
 from trl_diversity import cli
-from trl_diversity.scripts.divpo import make_parser
+from trl_diversity.scripts.divpo import DivpoScriptArguments, _reward_of_rounds, make_parser
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,6 +174,13 @@ def test_wrong_arguments(capsys, argv, message):
     with pytest.raises(SystemExit) as stopped:
         make_parser("x").parse_args_and_config(["--output_dir", "out", *argv])
     assert stopped.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_rounds_are_for_one_process(monkeypatch):
+    """Every rank would sample on its own, and train on other pairs than it was dealt."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit, match="sampled by one process. On several, build pairs"):
+        _reward_of_rounds(DivpoScriptArguments(reward_funcs=["script_rewards.brevity"]))
 
 
 def test_one_reward_is_needed(working_directory, causal_lm_path):

@@ -8,6 +8,7 @@ Train a policy with the baseline DivPO, online in rounds: sample, pair, train wi
 
 import json
 import logging
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -71,7 +72,6 @@ def main(script_args: DivpoScriptArguments, training_args: Any, model_args: Any)
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import get_peft_config
 
-    from trl_diversity.scripts.reward_functions import resolve_reward_functions
     from trl_diversity.scripts.training_data import load_splits
 
     dataset = load_splits(script_args, with_eval=False)[0]
@@ -85,17 +85,27 @@ def main(script_args: DivpoScriptArguments, training_args: Any, model_args: Any)
     if {"chosen", "rejected"} <= columns:
         trainer = _train_on(dataset, model, tokenizer, training_args, peft_config)
     else:
-        if script_args.reward_funcs is None or len(script_args.reward_funcs) != 1:
-            raise SystemExit("trl-diversity divpo: name one quality reward in `reward_funcs`.")
-        resolve_reward_functions(script_args.reward_funcs, max_completion_length=script_args.max_completion_length)
+        reward_name = _reward_of_rounds(script_args)
         from trl_diversity.scripts.quality import load_quality
 
-        quality = load_quality(script_args.reward_funcs[0], trust_remote_code=training_args.trust_remote_code)
+        quality = load_quality(reward_name, trust_remote_code=training_args.trust_remote_code)
         prompts = [row["prompt"] for row in dataset]
         trainer = train_rounds(model, tokenizer, prompts, quality, script_args, training_args, peft_config)
     trainer.save_model(training_args.output_dir)
     trainer.create_model_card(model_name=Path(training_args.output_dir).name)
     print(f"Model saved to {training_args.output_dir}.")
+
+
+def _reward_of_rounds(script_args: DivpoScriptArguments) -> str:
+    """Name of the one quality reward, if rounds can be run here."""
+    if script_args.reward_funcs is None or len(script_args.reward_funcs) != 1:
+        raise SystemExit("trl-diversity divpo: name one quality reward in `reward_funcs`.")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise SystemExit(
+            "trl-diversity divpo: rounds are sampled by one process. On several, build pairs with `trl-diversity "
+            "build-divpo-pairs` and train on them: name their file as `dataset_name`."
+        )
+    return script_args.reward_funcs[0]
 
 
 def train_rounds(

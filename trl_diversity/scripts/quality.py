@@ -83,9 +83,8 @@ def _of_model(model: Any, name: str, device: str | None, trust_remote_code: bool
                 return_tensors="pt",
                 padding=True,
                 padding_side="right",
-                truncation=True,
                 add_special_tokens=False,
-            ).to(model.device)
+            ).to(model.device)  # the model itself cuts what is too long, on the left
             with torch.inference_mode():
                 rewards += model(**batch).logits[:, 0].float().tolist()
         return rewards
