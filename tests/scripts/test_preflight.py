@@ -81,6 +81,15 @@ def test_a_partition_in_which_all_is_one_meaning(preflight, pair_classifier_path
     assert "the partition model is right on 50% of the labelled pairs" in report["reasons"][1]
 
 
+def test_plain_pairs_are_not_for_mathematics(preflight, pair_classifier_path, working_directory):
+    pytest.importorskip("math_verify")
+    rows = [{"prompt": [{"role": "user", "content": f"{i} + 1?"}], "solution": f"${i + 1}$"} for i in range(4)]
+    write_lines(working_directory / "train.jsonl", rows)
+    settings = {"diversity_measure": None, "partition_model": pair_classifier_path, "partition_threshold": 0.5}
+    report, status = preflight(reward_funcs=["accuracy_reward"], **settings)
+    assert status == 1 and "labelled_pairs" not in report and "all rewards are equal" in report["reasons"][0]
+
+
 def test_pairs_of_ones_own(preflight, pair_classifier_path, working_directory):
     pairs = [{"prompt": "p", "generation_0": "a", "generation_1": str(i), "similar": True} for i in range(3)]
     write_lines(working_directory / "pairs.jsonl", pairs)

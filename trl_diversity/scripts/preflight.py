@@ -107,7 +107,7 @@ def _measure(args: PreflightArguments, parsed: Sequence[Any], original: Sequence
         **_from_logs(logged, training_args, script_args),
         **_quality_range(Path(training_args.output_dir)),
         **_data(trainer),
-        **_pairs(trainer, args.pairs),
+        **_pairs(trainer, args.pairs, script_args.reward_funcs or []),
         **_time(watch.seconds, trainer, training_args, original[1]),
     }
     if hasattr(trainer, "end"):
@@ -160,9 +160,10 @@ def _data(trainer: Any) -> dict[str, Any]:
     return {"prompts": dataset.num_rows, "longest_prompt_tokens": longest}
 
 
-def _pairs(trainer: Any, path: str | None) -> dict[str, Any]:
+def _pairs(trainer: Any, path: str | None, reward_funcs: Sequence[str]) -> dict[str, Any]:
     model = getattr(getattr(trainer, "diversity", None), "model", None)
-    if model is None or (path is None and type(model).__name__ == "AnswerEquivalence"):
+    # The plain pairs say nothing about a judge of mathematical solutions
+    if model is None or (path is None and "accuracy_reward" in reward_funcs):
         return {}
     pairs: list[tuple[str, str, str, bool]] = list(LABELLED_PAIRS)
     if path is not None:
