@@ -3,11 +3,12 @@
 
 import statistics
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from demo.rewards import minilm, relevance
+from demo.rewards import relevance
 from demo.warm_up import messages
-from trl_diversity import CompletionGroup, NgramDiversity, PartitionDiversity
+from trl_diversity import CompletionGroup, NgramDiversity, PartitionDiversity, load_equivalence_model
 
 
 GROUP_SIZE = 8
@@ -42,17 +43,23 @@ class Sample:
         ]
 
 
+@lru_cache(maxsize=1)
+def partition_model() -> Any:
+    """The model that says which answers mean the same: the one that Darling trains with."""
+    return load_equivalence_model("default", device="cpu")
+
+
 def measure(groups: list[CompletionGroup]) -> Sample:
     """
     Measure groups of completions.
 
     Quality is the reward `demo.rewards.relevance`. Clusters are those of the partition that Darling trains with:
-    MiniLM cosine above 0.7, closed transitively. Distinct-4 is the share of 4-grams that no other answer of
-    the group has; an answer of fewer than four words counts as one n-gram.
+    the default partition model, closed transitively. Distinct-4 is the share of 4-grams that no other answer of the
+    group has; an answer of fewer than four words counts as one n-gram.
     """
     prompts = [group.prompt for group in groups for _ in group.completions]
     quality = iter(relevance(prompts, [text for group in groups for text in group.completions]))
-    partitions = PartitionDiversity(minilm())(groups)
+    partitions = PartitionDiversity(partition_model())(groups)
     return Sample(
         groups=groups,
         quality=[[next(quality) for _ in group.completions] for group in groups],

@@ -90,5 +90,5 @@ def _last_text(messages: Any) -> str:
 
 @lru_cache(maxsize=1)
 def minilm() -> Any:
-    """The one copy of all-MiniLM-L6-v2 that the reward and the demo's measurements share."""
+    """The one copy of all-MiniLM-L6-v2 that the reward uses."""
     return load_equivalence_model("minilm", device="cpu")

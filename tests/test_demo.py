@@ -32,8 +32,8 @@ class LetterEquivalence:
 @pytest.fixture
 def letters(monkeypatch):
     model = LetterEquivalence()
-    for module in (rewards, evaluate):
-        monkeypatch.setattr(module, "minilm", lambda: model)
+    monkeypatch.setattr(rewards, "minilm", lambda: model)
+    monkeypatch.setattr(evaluate, "partition_model", lambda: model)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_warm_up_shows_answers_as_often_as_it_says():
 def test_recipes_differ_in_the_diversity_alone():
     darling, grpo = (yaml.safe_load((experiment.RECIPES / name).read_text()) for name in experiment.METHODS.values())
     assert (darling.pop("diversity_measure"), grpo.pop("diversity_measure")) == ("partition", "none")
-    assert darling.pop("partition_model") == "minilm"
+    assert darling.pop("partition_model") == "default"
     assert darling.pop("output_dir") != grpo.pop("output_dir")
     assert darling == grpo
     assert darling["system_prompt"] == warm_up.SYSTEM_PROMPT
@@ -198,8 +198,8 @@ def test_base_policy_is_made_once_and_never_half(tmp_path, monkeypatch):
 def tiny_runs(causal_lm_path, sentence_transformer_path, monkeypatch):
     """Settings for runs with tiny models: two steps of two groups of eight."""
     minilm = EmbeddingEquivalence(sentence_transformer_path, threshold=0.9)
-    for module in (rewards, evaluate):
-        monkeypatch.setattr(module, "minilm", lambda: minilm)
+    monkeypatch.setattr(rewards, "minilm", lambda: minilm)
+    monkeypatch.setattr(evaluate, "partition_model", lambda: minilm)
     monkeypatch.chdir(ROOT)
 
     def settings(method, output):

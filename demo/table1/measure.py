@@ -4,7 +4,8 @@
 from statistics import fmean
 from typing import Any
 
-from demo.rewards import minilm, relevance
+from demo.evaluate import partition_model
+from demo.rewards import relevance
 from demo.table1.arms import QUALITY_THRESHOLDS
 from demo.table1.words import WordEquivalence
 from trl_diversity import CompletionGroup, PartitionDiversity
@@ -24,13 +25,13 @@ def measure(groups: list[CompletionGroup], held_out_model: Any = None) -> list[d
     """
     Measurements of every group: its `prompt`, `completions`, `qualities`, `labels` and the keys of `MEASURES`.
 
-    Clusters are those of MiniLM's partition, which Darling is trained on, and of a model that no arm is trained on.
-    Utility is NoveltyBench's, with greedy clusters of MiniLM and the tenths of the reward as qualities.
+    Clusters are those of the default partition model, which Darling is trained on, and of a model that no arm is
+    trained on. Utility is NoveltyBench's, with greedy clusters of the former and tenths of the reward as qualities.
     """
     prompts = [group.prompt for group in groups for _ in group.completions]
     rewards = iter(relevance(prompts, [text for group in groups for text in group.completions]))
-    trained = PartitionDiversity(minilm())(groups)
-    greedy = PartitionDiversity(minilm(), clustering="greedy")(groups)
+    trained = PartitionDiversity(partition_model())(groups)
+    greedy = PartitionDiversity(partition_model(), clustering="greedy")(groups)
     held_out = PartitionDiversity(held_out_model or WordEquivalence())(groups)
     rows = []
     for group, closed, opened, other in zip(groups, trained, greedy, held_out, strict=True):

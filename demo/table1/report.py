@@ -199,7 +199,7 @@ def draw(arms: dict[str, dict[str, list[list[float]]]], path: Path) -> None:
         axes.set_xlabel(MEASURES[key])
         axes.grid(alpha=0.3)
     panels[0].set_ylabel(MEASURES["quality"])
-    panels[0].set_title("MiniLM, which Darling is trained on")
+    panels[0].set_title("default model, which Darling is trained on")
     panels[1].set_title("a model that no arm is trained on")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=120)

@@ -8,8 +8,8 @@ class WordEquivalence:
     """
     Share of the content words that two answers have in common, by their stems.
 
-    It learns nothing from embeddings, so a policy that has found out what MiniLM takes for different gains nothing
-    here by that. It cannot see that "A dog." and "A puppy." are close.
+    It learns nothing from embeddings, so a policy that has found out what the default model takes for different gains
+    nothing here by that. It cannot see that "A dog." and "A puppy." are close.
     """
 
     threshold = 0.49  # half of the words or more
