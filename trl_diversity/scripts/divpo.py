@@ -154,6 +154,7 @@ def train_rounds(
 
     output = Path(training_args.output_dir)
     output.mkdir(parents=True, exist_ok=True)
+    model.to(training_args.device)  # the first round samples before a trainer moves it
     measure = script_args.measure(trust_remote_code=training_args.trust_remote_code)
     order, adapter, trainer = _prompt_order(prompts, script_args, training_args.seed), None, None
     for number in range(script_args.rounds):
