@@ -10,6 +10,7 @@ import yaml
 
 from demo import evaluate, rewards, warm_up
 from demo.experiment import RECIPES
+from demo.table1 import __main__ as table1
 from demo.table1 import arms, measure, report, runs, statistics, words
 from tests.test_demo import LetterEquivalence
 from trl_diversity import CompletionGroup
@@ -164,6 +165,54 @@ def test_every_arm_runs_once_and_the_table_is_written(plan, tmp_path, monkeypatc
     assert "the command" in text and "Its figures mean nothing" in text and "| DivPO |" in text
     assert all(f"\n| {arm.name} | " in text for arm in chosen) and "seeds 0, 1" in text
     assert (tmp_path / "results" / "table1.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def synthetic(monkeypatch, tmp_path):
+    """Runs that take no time: Darling has two clusters more than GRPO."""
+    calls = []
+
+    def complete_run(arm, seed, plan):
+        calls.append((arm.folder, seed))
+        prompts = len(plan.read_prompts())
+        draw = np.random.default_rng(seed)
+        values = {
+            name: (draw.normal(5, 1, prompts) + 2 * (arm.folder == "darling")).tolist() for name in measure.MEASURES
+        }
+        return {
+            "arm": arm.name, "folder": arm.folder, "seed": seed, "fingerprint": "f", "per_prompt": values,
+            "seconds": {"training": 1.0, "evaluation": 1.0},
+        }  # fmt: skip
+
+    monkeypatch.setattr(runs, "complete_run", complete_run)
+    monkeypatch.setattr(warm_up, "warm_policy", lambda **options: tmp_path)
+    return calls
+
+
+def test_pilot_then_table(synthetic, tmp_path, capsys):
+    """The pilot's power lands in the report; arms are run seed by seed."""
+    output = tmp_path / "out"
+    table1.main(["--pilot", "--output", str(output)])
+    assert synthetic == [("grpo", 100), ("grpo", 101), ("darling", 100), ("darling", 101)]
+    power = json.loads((output / "power.json").read_text())
+    assert power["arms"] == "Darling (partition) against GRPO, without std" and power["pilot_prompts"] == 12
+    assert (power["seeds"], power["prompts"]) == (3, 48) and set(power["measures"]) == set(measure.MEASURES)
+    assert power["measures"]["clusters"]["difference"] < 1e-6  # the same draw for both arms: nothing varies
+    assert "a difference of 0.000 can be detected" in capsys.readouterr().out
+    synthetic.clear()
+    table1.main(["--seeds", "0", "1", "--arms", "grpo", "darling", "--output", str(output)])
+    assert synthetic == [("grpo", 0), ("darling", 0), ("grpo", 1), ("darling", 1)]
+    text = (output / "table1.md").read_text()
+    assert "`python -m demo.table1 --seeds 0 1 --arms grpo darling" in text
+    assert (
+        "From a pilot (Darling (partition) against GRPO, without std, seeds 100, 101, 12 development prompts)" in text
+    )
+    assert "Darling (partition) against GRPO, without std | +2.000" in text
+
+
+def test_unknown_arm_ends_with_a_message(synthetic):
+    with pytest.raises(SystemExit, match="there is no arm 'x'"):
+        table1.main(["--arms", "x"])
 
 
 def test_report_tells_what_differs(tmp_path):
