@@ -147,6 +147,9 @@ def test_a_server_that_serves_the_model(pair_classifier_path):
         reports = check_servers(args, pair_classifier_path)
         assert [(entry["kind"], entry["problem"]) for entry in reports] == [("policy", None), ("classifier", None)]
         assert check_servers(args, "owner/policy")[0]["problem"].endswith("not owner/policy")
+        rewards = [f"{server.url}, http://localhost:9#owner/reward", "accuracy_reward"]
+        problems = [entry["problem"] for entry in check_servers(args, pair_classifier_path, rewards)[2:]]
+        assert problems[0].endswith("not owner/reward") and "cannot be reached" in problems[1] and len(problems) == 2
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def main(args: PreflightArguments, parsed: Sequence[Any], original: Sequence[Any
     """
     from trl_diversity.scripts.preflight_servers import check_servers
 
-    servers = check_servers(parsed[1], parsed[2].model_name_or_path)
+    servers = check_servers(parsed[1], parsed[2].model_name_or_path, parsed[0].reward_funcs or [])
     report: dict[str, Any] = {"servers": servers}
     reasons = [
         f"the {server['kind']} server {server['url']} {server['problem']}" for server in servers if server["problem"]

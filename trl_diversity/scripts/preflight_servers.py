@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks every server of a recipe whether it is there and serves the right model, before anything is loaded."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trl_diversity.server_address import parse_address
@@ -10,7 +10,9 @@ from trl_diversity.server_address import parse_address
 _SECONDS = 10.0
 
 
-def check_servers(training_args: Any, model_name: str | None) -> list[dict[str, Any]]:
+def check_servers(
+    training_args: Any, model_name: str | None, reward_funcs: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """
     What each server of a run answers.
 
@@ -19,14 +21,16 @@ def check_servers(training_args: Any, model_name: str | None) -> list[dict[str, 
             The recipe's.
         model_name (`str`, *optional*):
             The policy, which its server must serve.
+        reward_funcs (`Sequence[str]`, *optional*):
+            Rewards by name; those that are addresses are asked.
 
     Returns:
         `list[dict]`: one a server, with `kind`, `url`, `models` (what it serves) and `problem` (`None` if it is fine).
     """
-    return [_check(kind, url, wanted) for kind, url, wanted in _servers(training_args, model_name)]
+    return [_check(kind, url, wanted) for kind, url, wanted in _servers(training_args, model_name, reward_funcs)]
 
 
-def _servers(args: Any, model_name: str | None) -> Iterator[tuple[str, str, str | None]]:
+def _servers(args: Any, model_name: str | None, reward_funcs: Sequence[str]) -> Iterator[tuple[str, str, str | None]]:
     if args.use_vllm and args.vllm_mode == "server":
         yield (
             "policy",
@@ -37,6 +41,11 @@ def _servers(args: Any, model_name: str | None) -> Iterator[tuple[str, str, str 
         yield "classifier", url, _full_name(args.partition_model)
     if judge := getattr(args, "judge_base_url", None):
         yield "judge", judge, args.judge_model
+    for name in reward_funcs:
+        if "://" in name:
+            addresses, _, model = name.partition("#")
+            for url in addresses.split(","):
+                yield "reward", url.strip(), model or None
 
 
 def _full_name(name: str | None) -> str | None:
