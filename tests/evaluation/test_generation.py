@@ -92,7 +92,7 @@ def test_adapter_is_put_on_its_base(causal_lm_path, tmp_path):
         ({"model": "m", "backend": "server"}, "needs a `base_url`"),
         ({"model": "m", "backend": "vllm", "base_url": "http://x/v1"}, "belongs to the backend `server`"),
         ({"model": "m", "backend": "vllm", "base_model": "b"}, "merge the adapter"),
-        ({"model": "m", "base_url": "localhost:8000"}, "give one such as"),
+        ({"model": "m", "base_url": "localhost:8000"}, "is not complete; expected one such as"),
     ],
 )
 def test_arguments_that_do_not_fit(arguments, message):
@@ -158,14 +158,13 @@ def test_server_is_asked_until_it_answers(server, monkeypatch):
     }
 
 
-def test_errors_of_a_server_name_it_without_its_user(server, monkeypatch):
-    monkeypatch.setattr("trl_diversity.evaluation.chat_server._RETRIES", 1)
+def test_errors_of_a_server_name_it_without_its_user(server):
     _Handler.failures = [503, 503]
-    chat = ChatServer(f"http://me:hidden@{server}", "m", back_off=0.01)
-    with pytest.raises(ConnectionError, match=rf"http://{server} does not answer: HTTP 503") as error:
+    chat = ChatServer(f"http://me:hidden@{server}", "m", retries=1, back_off=0.01)
+    with pytest.raises(ConnectionError, match=rf"http://{server.removesuffix('/v1')}: HTTP 503") as error:
         chat(["a"], Sampling())
     _Handler.failures = [400]
-    with pytest.raises(ValueError, match="refused POST /chat/completions: HTTP 400") as refused:
+    with pytest.raises(ValueError, match="refused POST /v1/chat/completions: HTTP 400") as refused:
         chat(["a"], Sampling())
     with pytest.raises(ValueError, match="replied in another form than OpenAI's"):
         chat(["odd"], Sampling())

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from trl_diversity.scripts.generation_arguments import GenerationArguments
 from trl_diversity.scripts.parsing import StrictParser, export_environment
+from trl_diversity.scripts.partition_model import PartitionModelArguments
 
 
 DEFAULT_COMPLETIONS = 4
@@ -23,7 +24,8 @@ DEFAULT_MAX_TOKENS = 512
 @dataclass
 class CompareArguments:
     """
-    Arguments of `trl-diversity compare`, besides those of [`GenerationArguments`].
+    Arguments of `trl-diversity compare`, besides those of [`PartitionModelArguments`] and
+    [`GenerationArguments`].
 
     Args:
         models (`list[str]`):
@@ -32,12 +34,8 @@ class CompareArguments:
             Prompts.
         prompts (`str`, *optional*):
             File of JSON lines with `prompt`.
-        partition_model (`str`, *optional*, defaults to `"default"`):
-            Equivalence model. Completions of all checkpoints are sorted together, so that one colour is one meaning.
-        partition_threshold (`float`, *optional*):
-            Probability above which two completions are one cluster. The checkpoint's own by default.
         clustering (`str`, *optional*, defaults to `"closure"`):
-            `"closure"` or `"greedy"`.
+            `"closure"` or `"greedy"`. Completions of all checkpoints are sorted together: one colour is one meaning.
         html (`str`, *optional*):
             Page to write, with the texts in full.
         characters (`int`, *optional*, defaults to `300`):
@@ -47,10 +45,6 @@ class CompareArguments:
     models: list[str] = field(metadata={"help": "Checkpoints, or names of models on the server of `base_url`."})
     prompt: list[str] | None = field(default=None, metadata={"help": "Prompts."})
     prompts: str | None = field(default=None, metadata={"help": "File of JSON lines with `prompt`."})
-    partition_model: str = field(default="default", metadata={"help": "Equivalence model."})
-    partition_threshold: float | None = field(
-        default=None, metadata={"help": "Probability above which two completions are one cluster."}
-    )
     clustering: Literal["closure", "greedy"] = field(
         default="closure", metadata={"help": "`closure` (transitive) or `greedy` (NoveltyBench)."}
     )
@@ -71,14 +65,14 @@ class CompareArguments:
 def make_parser(prog: str | None = None) -> StrictParser:
     """The parser of this command."""
     return StrictParser(
-        (CompareArguments, GenerationArguments),
+        (CompareArguments, PartitionModelArguments, GenerationArguments),
         prog=prog,
         usage="%(prog)s --prompt TEXT --models A B [-n 4] [--html FILE.html] [--option VALUE ...]",
         description="Show completions of several checkpoints side by side, their clusters coloured.",
     )
 
 
-def main(args: CompareArguments, generation: GenerationArguments) -> None:
+def main(args: CompareArguments, partition: PartitionModelArguments, generation: GenerationArguments) -> None:
     """
     Draw, sort, print, and write HTML if asked.
 
@@ -91,8 +85,9 @@ def main(args: CompareArguments, generation: GenerationArguments) -> None:
     generation.max_tokens = generation.max_tokens or DEFAULT_MAX_TOKENS
     try:
         prompts = [*(args.prompt or []), *_read_prompts(args.prompts)]
-        drawn = {model: _draw(model, prompts, generation) for model in args.models}
-        sections = _sections(prompts, drawn, args, generation)
+        drawn = {name: _draw(name, prompts, generation) for name in args.models}
+        model = partition.load(generation.device, trust_remote_code=generation.trust_remote_code)
+        sections = _sections(prompts, drawn, args.clustering, model)
     except (ConnectionError, FileNotFoundError, ImportError, OSError, ValueError) as error:
         raise SystemExit(f"trl-diversity compare: {error}") from error
     print_sections(sections, args.characters)
@@ -119,24 +114,15 @@ def _draw(model: str, prompts: list[Any], generation: GenerationArguments) -> li
     return generator([generation.prompt_for(prompt) for prompt in prompts], sampling)
 
 
-def _sections(
-    prompts: list[Any], drawn: dict[str, list[list[str]]], args: CompareArguments, generation: GenerationArguments
-) -> list[Any]:
+def _sections(prompts: list[Any], drawn: dict[str, list[list[str]]], clustering: str, model: Any) -> list[Any]:
     from trl_diversity.diversity.groups import CompletionGroup, prompt_text
     from trl_diversity.diversity.measures import PartitionDiversity
-    from trl_diversity.equivalence import load_equivalence_model
 
-    model = load_equivalence_model(
-        args.partition_model,
-        threshold=args.partition_threshold,
-        device=generation.device,
-        trust_remote_code=generation.trust_remote_code,
-    )
     groups = [
         CompletionGroup(prompt_text(prompt), [text for texts in drawn.values() for text in texts[index]])
         for index, prompt in enumerate(prompts)
     ]
-    results = PartitionDiversity(model, clustering=args.clustering)(groups)
+    results = PartitionDiversity(model, clustering=clustering)(groups)
     return [
         _section(group.prompt, list(drawn), group.completions, result.labels or [])
         for group, result in zip(groups, results, strict=True)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from trl_diversity.evaluation.metrics import PATIENCE, QUALITY_THRESHOLDS
 from trl_diversity.scripts.generation_arguments import GenerationArguments
 from trl_diversity.scripts.parsing import StrictParser, export_environment
+from trl_diversity.scripts.partition_model import PartitionModelArguments
 
 
 PRESET = "noveltybench"
@@ -26,7 +27,8 @@ REWARD_MODEL = "Skywork/Skywork-Reward-Gemma-2-27B-v0.2"
 @dataclass
 class NoveltyBenchArguments:
     """
-    Arguments of `trl-diversity evaluate noveltybench`, besides those of [`GenerationArguments`].
+    Arguments of `trl-diversity evaluate noveltybench`, besides those of [`PartitionModelArguments`] and
+    [`GenerationArguments`].
 
     Args:
         input (`str`, *optional*):
@@ -41,10 +43,6 @@ class NoveltyBenchArguments:
             run that was interrupted goes on there.
         limit (`int`, *optional*):
             Only the first so many prompts.
-        partition_model (`str`, *optional*, defaults to `"default"`):
-            Equivalence model, as `load_equivalence_model` takes it. Used where a row has no partition.
-        partition_threshold (`float`, *optional*):
-            Probability above which two completions are one cluster. The checkpoint's own by default.
         clustering (`str`, *optional*, defaults to `"greedy"`):
             `"greedy"` as NoveltyBench, or `"closure"`.
         short_answer_rule (`bool`, *optional*, defaults to `False`):
@@ -76,12 +74,6 @@ class NoveltyBenchArguments:
         default=None, metadata={"help": "Directory for all that is computed. An interrupted run goes on there."}
     )
     limit: int | None = field(default=None, metadata={"help": "Only the first so many prompts."})
-    partition_model: str = field(
-        default="default", metadata={"help": "Equivalence model, where there is no partition."}
-    )
-    partition_threshold: float | None = field(
-        default=None, metadata={"help": "Probability above which two completions are one cluster."}
-    )
     clustering: Literal["greedy", "closure"] = field(
         default="greedy", metadata={"help": "`greedy` (NoveltyBench) or `closure` (transitive)."}
     )
@@ -127,7 +119,7 @@ class NoveltyBenchArguments:
 def make_parser(prog: str | None = None) -> StrictParser:
     """The parser of this command."""
     return StrictParser(
-        (NoveltyBenchArguments, GenerationArguments),
+        (NoveltyBenchArguments, PartitionModelArguments, GenerationArguments),
         prog=prog,
         usage="%(prog)s (--input FILE.jsonl | --prompts FILE.jsonl --model NAME --output_dir DIRECTORY) "
         "[--json] [--option VALUE ...]",
@@ -135,7 +127,7 @@ def make_parser(prog: str | None = None) -> StrictParser:
     )
 
 
-def main(args: NoveltyBenchArguments, generation: GenerationArguments) -> None:
+def main(args: NoveltyBenchArguments, partition: PartitionModelArguments, generation: GenerationArguments) -> None:
     """
     Compute what is missing and print the summary.
 
@@ -147,8 +139,9 @@ def main(args: NoveltyBenchArguments, generation: GenerationArguments) -> None:
 
     try:
         rows = _rows(args, generation)
-        settings = _settings(args, generation, rows)
-        rows, notes = _scored(_partitioned(rows, args, generation), args, generation)
+        settings = _settings(args, partition, generation, rows)
+        rows = _partitioned(rows, args, partition, generation)
+        rows, notes = _scored(rows, args, partition, generation)
         summary = summarize(rows, args.patience, args.confidence)
     except (ConnectionError, FileNotFoundError, ImportError, ValueError) as error:
         raise SystemExit(f"trl-diversity evaluate noveltybench: {error}") from error
@@ -195,35 +188,36 @@ def _draw(args: NoveltyBenchArguments, generation: GenerationArguments) -> list[
     return [journal.rows[row["id"]] for row in prompts]
 
 
-def _partitioned(rows: list[Any], args: NoveltyBenchArguments, generation: GenerationArguments) -> list[Any]:
+def _partitioned(
+    rows: list[Any],
+    args: NoveltyBenchArguments,
+    partition: PartitionModelArguments,
+    generation: GenerationArguments,
+) -> list[Any]:
     missing = [row for row in rows if row.partition is None]
     if not missing:
         return rows
     from trl_diversity.diversity.groups import CompletionGroup, narrow_text, prompt_text
     from trl_diversity.diversity.measures import PartitionDiversity
-    from trl_diversity.equivalence import load_equivalence_model
 
-    journal = _journal(args, "partitions.jsonl", _partition_settings(args))
-    model = load_equivalence_model(
-        args.partition_model,
-        threshold=args.partition_threshold,
-        device=generation.device,
-        dtype=generation.dtype,
-        trust_remote_code=generation.trust_remote_code,
-    )
+    journal = _journal(args, "partitions.jsonl", _partition_settings(args, partition))
+    model = partition.load(generation.device, generation.dtype, generation.trust_remote_code)
     measure = PartitionDiversity(model, clustering=args.clustering, short_answer_rule=args.short_answer_rule)
 
-    def partition(row: Any) -> dict[str, Any]:
+    def sort(row: Any) -> dict[str, Any]:
         texts = [narrow_text(text, args.diversity_text) for text in row.generations]
         labels = measure([CompletionGroup(prompt_text(row.prompt or ""), texts)])[0].labels or []
         return {"partition": labels, "distinct": len(set(labels))}
 
-    found = _completed(missing, journal, partition, "partition")
+    found = _completed(missing, journal, sort, "partition")
     return [replace(row, partition=found[row.id]["partition"]) if row.id in found else row for row in rows]
 
 
 def _scored(
-    rows: list[Any], args: NoveltyBenchArguments, generation: GenerationArguments
+    rows: list[Any],
+    args: NoveltyBenchArguments,
+    partition: PartitionModelArguments,
+    generation: GenerationArguments,
 ) -> tuple[list[Any], list[str]]:
     """Rows with scores where there is a reward model, and what there is to say about them."""
     missing = [row for row in rows if row.scores is None]
@@ -234,7 +228,11 @@ def _scored(
     from trl_diversity.scripts.quality import load_quality
 
     thresholds = args.quality_thresholds or list(QUALITY_THRESHOLDS)
-    settings = {**_partition_settings(args), "reward_model": args.reward_model, "quality_thresholds": thresholds}
+    settings = {
+        **_partition_settings(args, partition),
+        "reward_model": args.reward_model,
+        "quality_thresholds": thresholds,
+    }
     journal = _journal(args, "scores.jsonl", {**settings, "patience": args.patience})
     if any(row.generations is None for row in missing):
         raise ValueError("a row has neither scores nor generations: there is nothing to score.")
@@ -287,15 +285,20 @@ def _progress(items: Any, description: str, total: int | None = None, step: int 
             bar.update(min(step, bar.total - bar.n))
 
 
-def _partition_settings(args: NoveltyBenchArguments) -> dict[str, Any]:
-    names = ("partition_model", "partition_threshold", "clustering", "short_answer_rule", "diversity_text")
+def _partition_settings(args: NoveltyBenchArguments, partition: PartitionModelArguments) -> dict[str, Any]:
+    names = ("clustering", "short_answer_rule", "diversity_text")
     source = {"input": None if args.input is None else os.path.basename(args.input)}
-    return {**source, **{name: getattr(args, name) for name in names}}
+    return {**source, **partition.described(), **{name: getattr(args, name) for name in names}}
 
 
-def _settings(args: NoveltyBenchArguments, generation: GenerationArguments, rows: list[Any]) -> dict[str, Any]:
+def _settings(
+    args: NoveltyBenchArguments,
+    partition: PartitionModelArguments,
+    generation: GenerationArguments,
+    rows: list[Any],
+) -> dict[str, Any]:
     """What was used. A partition or scores that the file brings are none of ours."""
-    settings = _partition_settings(args)
+    settings = _partition_settings(args, partition)
     if all(row.partition is not None for row in rows):
         settings = {"input": settings["input"], "partition": "of the file"}
     if all(row.scores is not None for row in rows):

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from trl_diversity.scripts.generation_arguments import GenerationArguments
 from trl_diversity.scripts.parsing import StrictParser, export_environment
+from trl_diversity.scripts.partition_model import PartitionModelArguments
 
 
 PRESET = "noveltybench"
@@ -24,7 +25,8 @@ TEMPERATURES = (0.2, 0.4, 0.6, 0.8, 1.2)  # arXiv 2509.02534, figure 3
 @dataclass
 class SweepArguments:
     """
-    Arguments of `trl-diversity evaluate sweep`, besides those of [`GenerationArguments`].
+    Arguments of `trl-diversity evaluate sweep`, besides those of [`PartitionModelArguments`] and
+    [`GenerationArguments`].
 
     Args:
         prompts (`str`):
@@ -41,10 +43,6 @@ class SweepArguments:
             Names of the checkpoints in the figure.
         limit (`int`, *optional*):
             Only the first so many prompts.
-        partition_model (`str`, *optional*, defaults to `"default"`):
-            Equivalence model that counts the clusters.
-        partition_threshold (`float`, *optional*):
-            Probability above which two completions are one cluster. The checkpoint's own by default.
         clustering (`str`, *optional*, defaults to `"greedy"`):
             `"greedy"` or `"closure"`.
         json (`bool`, *optional*, defaults to `False`):
@@ -60,10 +58,6 @@ class SweepArguments:
     )
     labels: list[str] | None = field(default=None, metadata={"help": "Names of the checkpoints in the figure."})
     limit: int | None = field(default=None, metadata={"help": "Only the first so many prompts."})
-    partition_model: str = field(default="default", metadata={"help": "Equivalence model that counts the clusters."})
-    partition_threshold: float | None = field(
-        default=None, metadata={"help": "Probability above which two completions are one cluster."}
-    )
     clustering: Literal["greedy", "closure"] = field(
         default="greedy", metadata={"help": "`greedy` (NoveltyBench) or `closure` (transitive)."}
     )
@@ -84,7 +78,7 @@ class SweepArguments:
 def make_parser(prog: str | None = None) -> StrictParser:
     """The parser of this command."""
     return StrictParser(
-        (SweepArguments, GenerationArguments),
+        (SweepArguments, PartitionModelArguments, GenerationArguments),
         prog=prog,
         usage="%(prog)s --prompts FILE.jsonl --models A B --reward_model NAME --output_dir DIRECTORY "
         "[--option VALUE ...]",
@@ -92,7 +86,7 @@ def make_parser(prog: str | None = None) -> StrictParser:
     )
 
 
-def main(args: SweepArguments, generation: GenerationArguments) -> None:
+def main(args: SweepArguments, partition: PartitionModelArguments, generation: GenerationArguments) -> None:
     """
     Draw and measure what is missing, print the points, and draw the fronts.
 
@@ -103,31 +97,27 @@ def main(args: SweepArguments, generation: GenerationArguments) -> None:
     from trl_diversity.evaluation.plots import draw_fronts
 
     try:
-        points = mark_dominated(_points(args, generation))
+        points = mark_dominated(_points(args, partition, generation))
         output = Path(args.output_dir)
         draw_fronts(points, output / "sweep.png", f"quality ({args.reward_model})")
     except (ConnectionError, FileNotFoundError, ImportError, OSError, ValueError) as error:
         raise SystemExit(f"trl-diversity evaluate sweep: {error}") from error
-    result = {"points": points, "reward_model": args.reward_model, "partition_model": args.partition_model}
+    result = {"points": points, "reward_model": args.reward_model, "partition": partition.described()}
     (output / "sweep.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     print(json.dumps(result, ensure_ascii=False) if args.json else _table(points))
 
 
-def _points(args: SweepArguments, generation: GenerationArguments) -> list[dict[str, Any]]:
+def _points(
+    args: SweepArguments, partition: PartitionModelArguments, generation: GenerationArguments
+) -> list[dict[str, Any]]:
     from trl_diversity.diversity.measures import PartitionDiversity
-    from trl_diversity.equivalence import load_equivalence_model
     from trl_diversity.scripts.quality import load_quality
 
     prompts = _read_prompts(args)
     groups = {}
     for name, model in zip(args.labels or args.models, args.models, strict=True):
         groups[name] = _draw(name, model, prompts, args, generation)
-    equivalence = load_equivalence_model(
-        args.partition_model,
-        threshold=args.partition_threshold,
-        device=generation.device,
-        trust_remote_code=generation.trust_remote_code,
-    )
+    equivalence = partition.load(generation.device, trust_remote_code=generation.trust_remote_code)
     measure = PartitionDiversity(equivalence, clustering=args.clustering)
     quality = load_quality(args.reward_model, generation.device, generation.dtype, generation.trust_remote_code)
     return [
