@@ -20,8 +20,8 @@ class ChatServer:
     Draws with `POST /v1/chat/completions`.
 
     A server that is down or overloaded is asked again with growing waits (see [`ServerClient`]). `top_k` and `min_p`
-    are sent only where they differ from "off", since OpenAI's own server refuses them. If it gives fewer completions than
-    asked (some servers know no `n`), the rest is asked for.
+    are sent only where they differ from "off", since OpenAI's own server refuses them. If it gives fewer completions
+    than asked (some servers know no `n`), the rest is asked for.
 
     Args:
         base_url (`str`):
