@@ -9,6 +9,7 @@ import numpy as np
 
 from trl_diversity.classifiers.calibration import area_under_curve
 from trl_diversity.classifiers.pairs import LabelledPair, folds_by_prompt
+from trl_diversity.equivalence.pair_features import check_features
 
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class HeadSettings:
     window_tokens: int = 254
     max_windows: int = 16
     seed: int = 0
+
+    def __post_init__(self):
+        check_features(self.features)
 
 
 def fit_head(

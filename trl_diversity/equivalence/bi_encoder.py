@@ -23,8 +23,8 @@ from trl_diversity.equivalence.loading import (
     read_json,
 )
 from trl_diversity.equivalence.pair_features import (
-    FEATURE_GROUPS,
     TextFacts,
+    check_features,
     feature_names,
     pair_features,
     read_text,
@@ -69,9 +69,7 @@ class PairHead:
     max_windows: int = 16
 
     def __post_init__(self):
-        unknown = [name for name in self.features if name not in FEATURE_GROUPS]
-        if unknown or not self.features:
-            raise ValueError(f"unknown feature groups {unknown or self.features}: give some of {FEATURE_GROUPS}")
+        check_features(self.features)
 
     def logits(self, inputs: np.ndarray) -> np.ndarray:
         """Logits of "same", `(pairs,)`, from the rows of [`head_inputs`], `(pairs, columns)`."""

@@ -100,6 +100,13 @@ def read_text(text: str, token_ids: Sequence[int], windows: np.ndarray, weights:
     )
 
 
+def check_features(groups: Sequence[str]) -> None:
+    """Raise a `ValueError` if a group is unknown or there is none."""
+    unknown = [group for group in groups if group not in FEATURE_GROUPS]
+    if unknown or not groups:
+        raise ValueError(f"unknown feature groups {unknown}: give at least one of {', '.join(FEATURE_GROUPS)}")
+
+
 def feature_names(groups: Sequence[str], dimension: int | None) -> list[str]:
     """Names of the columns of [`pair_features`], in order, for embeddings of `dimension` numbers."""
     names: list[str] = []
