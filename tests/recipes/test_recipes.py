@@ -186,3 +186,29 @@ def test_a_changed_number_is_seen(tmp_path):
     assert examine(str(changed), 8)["prompts_per_optimizer_step"] == 24
     changed.write_text(text.replace("max_model_len 1536", "max_model_len 1024"))
     assert examine(str(changed), 8)["errors"]
+
+
+@pytest.mark.parametrize("path", PAPERS)
+def test_commands_of_the_header_are_valid(path):
+    """Each by its own parser; the prepared data are where the recipe reads them, with the recipe's limit."""
+    from trl.scripts.vllm_serve import make_parser as vllm_parser
+
+    from trl_diversity.scripts.prepare_data import make_parser as data_parser
+    from trl_diversity.scripts.serve_classifier import make_parser as classifier_parser
+
+    recipe = parse_recipe(path)
+    prepared = next(command for command in recipe.commands if "prepare-data" in command.words)
+    (data,) = data_parser().parse_args_and_config(["--name", *prepared.words[2:]])
+    assert f"{data.output}/train.parquet" == recipe.script_args.dataset_name
+    assert data.model == recipe.model_args.model_name_or_path
+    assert data.max_prompt_tokens == recipe.script_args.max_prompt_tokens
+    for server in recipe.serving("policy"):
+        (served,) = vllm_parser().parse_args_and_config(list(server.words[2:]))
+        assert str(served.gpu_memory_utilization) == server.option("gpu_memory_utilization")
+        assert recipe.training_args.vllm_server_base_url.endswith(f":{served.port}")
+    for server in recipe.serving("classifier"):
+        words = server.words[2:]
+        parsed = classifier_parser().parse_args_and_config(["--model", *words])[0]
+        ports = [int(url.rpartition(":")[2]) for url in recipe.training_args.partition_server_urls]
+        assert ports == list(range(parsed.port, parsed.port + parsed.gpus)) and parsed.host == "0.0.0.0"
+        assert parsed.model == recipe.training_args.partition_model
