@@ -33,7 +33,7 @@ ABLATIONS = (
 )
 
 GROUP_SIZE = 10  # completions of a prompt among which clusters are counted, as in NoveltyBench
-GROUPS_PER_PROMPT = 2
+GROUPS_PER_PROMPT = 1  # another prompt tells more than another group
 EVALUATION_SEED = 1000  # plus the seed of the training
 # The reward lies in [0, 1]: its tenths are the qualities 1 to 10 of the utility.
 QUALITY_THRESHOLDS = tuple(tenth / 10 for tenth in range(1, 10))

@@ -42,7 +42,7 @@ def test_prompts_are_new():
     others = [
         row["prompt"] for name in ("warm_up", "train", "development", "held_out") for row in warm_up.read_rows(name)
     ]
-    assert len(set(mine)) == len(mine) == 48 and not set(mine) & set(others)
+    assert len(set(mine)) == len(mine) == 96 and not set(mine) & set(others)
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ def test_pilot_then_table(synthetic, tmp_path, capsys):
     assert synthetic == [("grpo", 100), ("grpo", 101), ("darling", 100), ("darling", 101)]
     power = json.loads((output / "power.json").read_text())
     assert power["arms"] == "Darling (partition) against GRPO, without std" and power["pilot_prompts"] == 12
-    assert (power["seeds"], power["prompts"]) == (3, 48) and set(power["measures"]) == set(measure.MEASURES)
+    assert (power["seeds"], power["prompts"]) == (3, 96) and set(power["measures"]) == set(measure.MEASURES)
     assert power["measures"]["clusters"]["difference"] < 1e-6  # the same draw for both arms: nothing varies
     assert "a difference of 0.000 can be detected" in capsys.readouterr().out
     synthetic.clear()
