@@ -176,6 +176,12 @@ def test_headers_say_what_a_reader_needs(path):
     assert ("serve-classifier" in header) == ("partition_server_urls" in read_config(path).values)
 
 
+def test_the_directory_does_not_matter(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = examine(str(ROOT / "recipes/llama-3.3-70b-instruct/grpo.yaml"))
+    assert report["num_processes"] == 32
+
+
 def test_a_changed_number_is_seen(tmp_path):
     """The test above is no tautology: another batch size gives another geometry."""
     text = (ROOT / "recipes/llama-3.1-8b-instruct/grpo.yaml").read_text()

@@ -25,10 +25,13 @@ class LaunchCommand:
             The command, split as a shell splits it, without assignments of variables before it.
         environment (`dict[str, str]`):
             Those assignments.
+        recipe (`Path`):
+            The file that it stands in.
     """
 
     words: tuple[str, ...]
     environment: dict[str, str]
+    recipe: Path
 
     def option(self, name: str) -> str | None:
         """The value of `--name`, written with underscores or hyphens; `None` if it is not given."""
@@ -72,18 +75,23 @@ class LaunchCommand:
         """Training processes over all nodes, from `--num_processes` or the configuration file of accelerate."""
         if given := self.option("num_processes"):
             return int(given)
-        path = self.option("config_file")
-        if self.trains is None or path is None or not os.path.isfile(path):
+        if self.trains is None or (path := self._accelerate_file()) is None:
             return 1 if self.words[:1] == ("trl-diversity",) else None
-        return int(yaml.safe_load(Path(path).read_text())["num_processes"])
+        return int(yaml.safe_load(path.read_text())["num_processes"])
 
     @property
     def sharded(self) -> bool | None:
         """Whether the configuration file of accelerate shards the model; `None` if there is none."""
-        path = self.option("config_file")
-        if path is None or not os.path.isfile(path):
+        path = self._accelerate_file()
+        return None if path is None else yaml.safe_load(path.read_text())["distributed_type"] in ("DEEPSPEED", "FSDP")
+
+    def _accelerate_file(self) -> Path | None:
+        """The configuration file of accelerate, which is named from the root of the recipe's repository."""
+        name = self.option("config_file")
+        if name is None:
             return None
-        return yaml.safe_load(Path(path).read_text())["distributed_type"] in ("DEEPSPEED", "FSDP")
+        places = [Path(name), *(parent / name for parent in self.recipe.resolve().parents)]
+        return next((place for place in places if place.is_file()), None)
 
 
 def header_lines(path: str | os.PathLike) -> list[str]:
@@ -137,4 +145,4 @@ def _command(text: str, path: str | os.PathLike) -> LaunchCommand:
     while words and _ASSIGNMENT.match(words[0]):
         name, _, value = words.pop(0).partition("=")
         environment[name] = value
-    return LaunchCommand(tuple(words), environment)
+    return LaunchCommand(tuple(words), environment, Path(path))
