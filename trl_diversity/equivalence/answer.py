@@ -167,16 +167,16 @@ def normalize_answer(answer: str) -> str:
 def _needs_verification(one: str | None, other: str | None) -> bool:
     if one is None or other is None or _comparable(one) == _comparable(other):
         return False
-    return not _is_words(one) and not _is_words(other)
+    return not is_words(one) and not is_words(other)
 
 
-def _is_words(answer: str) -> bool:
+def is_words(answer: str) -> bool:
     """Whether it reads as words. math-verify takes a word for a product of letters: "listen" would equal "silent"."""
     return bool(_ONLY_LETTERS.fullmatch(answer) and _LETTERS_OF_A_WORD.search(answer))
 
 
 def _comparable(answer: str) -> str:
-    return answer.casefold() if _is_words(answer) else answer
+    return answer.casefold() if is_words(answer) else answer
 
 
 def _in_order(one: str | None, other: str | None) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from trl_diversity.equivalence.answer import _is_words, extract_answer, normalize_answer
+from trl_diversity.equivalence.answer import is_words, extract_answer, normalize_answer
 from trl_diversity.equivalence.verification import MathVerifier
 
 
@@ -99,7 +99,7 @@ def reference_answer(reference: Any) -> str:
 
 
 def _needs_verification(gold: str, answer: str) -> bool:
-    return gold != answer and not _is_words(gold) and not _is_words(answer)
+    return gold != answer and not is_words(gold) and not is_words(answer)
 
 
 def _boxed(answer: str) -> str:
