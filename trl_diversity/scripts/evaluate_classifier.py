@@ -82,7 +82,7 @@ class EvaluateClassifierArguments:
         default=None,
         metadata={"help": "JSON lines with `prompt` and `completions`: measures how often a third pair contradicts."},
     )
-    resamples: int = field(default=2000, metadata={"help": "Bootstrap samples for the 95 % intervals."})
+    resamples: int = field(default=2000, metadata={"help": "Bootstrap samples for the intervals."})
     json: bool = field(default=False, metadata={"help": "Print JSON instead of a table."})
     scores_output: str | None = field(default=None, metadata={"help": "JSON lines to write: a score per pair."})
     device: str | None = field(default=None, metadata={"help": "Device of the model. Default: GPU if there is one."})
