@@ -295,3 +295,9 @@ def test_help_lists_the_options(capsys):
     shown = capsys.readouterr().out
     for option in ("--config", "--partition_model", "--reward_funcs", "--lora_r", "--resume_from_checkpoint"):
         assert option in shown
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_the_watch_for_reward_hacking_is_one_option_away(run, capsys, is_watched):
+    run("--watch_reward_hacking", str(is_watched), max_steps=1)
+    assert ("'watch/words': " in capsys.readouterr().out) == is_watched

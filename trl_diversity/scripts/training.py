@@ -47,6 +47,8 @@ class TrainingScriptArguments(ScriptArguments):
             Quality rewards: names of TRL's functions (`accuracy_reward`, `reasoning_accuracy_reward`,
             `think_format_reward`, `get_soft_overlong_punishment`), dotted paths, and names or paths of reward models.
             `reward_weights` has their weights.
+        watch_reward_hacking (`bool`, *optional*, defaults to `False`):
+            Log the `watch/*` metrics of [`RewardHackingWatch`] each generation.
         ignore_bias_buffers (`bool`, *optional*, defaults to `False`):
             Keep boolean buffers out of what DDP synchronises.
     """
@@ -91,6 +93,9 @@ class TrainingScriptArguments(ScriptArguments):
             "`get_soft_overlong_punishment`, dotted paths, and names or paths of reward models. Weights: "
             "`reward_weights`."
         },
+    )
+    watch_reward_hacking: bool = field(
+        default=False, metadata={"help": "Log `watch/*`: lengths, text after the answer, languages, each generation."}
     )
 
 
@@ -155,7 +160,7 @@ def build_trainer(
             trust_remote_code=training_args.trust_remote_code,
         )
     with hub_contacted_later(training_args):
-        return trainer_class(
+        trainer = trainer_class(
             model=model_args.model_name_or_path,
             reward_funcs=reward_funcs,
             args=training_args,
@@ -164,6 +169,11 @@ def build_trainer(
             quantization_config=get_quantization_config(model_args),
             peft_config=get_peft_config(model_args),
         )
+    if script_args.watch_reward_hacking:
+        from trl_diversity.trainers.hacking_watch import RewardHackingWatch
+
+        trainer.add_callback(RewardHackingWatch(trainer))
+    return trainer
 
 
 def fit_prompts(
