@@ -227,7 +227,9 @@ def _train_bi_encoder(args: TrainClassifierArguments, pairs: list, dev_pairs: li
 
         tune_base(base, pairs, args.tune_epochs, args.learning_rate, args.batch_size, args.seed, args.use_cpu)
     trained = train_bi_encoder(pairs, base, settings)
-    trained.model.save_pretrained(args.output_dir, args.base_model, save_base=bool(args.tune_epochs))
+    # A base that is tuned or lies on this machine goes with the head: its path would mean nothing elsewhere.
+    save_base = bool(args.tune_epochs) or os.path.isdir(args.base_model)
+    trained.model.save_pretrained(args.output_dir, args.base_model, save_base=save_base)
     write_model_card(
         args.output_dir,
         "Pair classifier: a head over sentence embeddings",
