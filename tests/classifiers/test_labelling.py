@@ -127,8 +127,9 @@ def test_from_generations_to_training_data_by_the_commands(tmp_path, monkeypatch
 
     with serving(verdict) as server:
         arguments = ["--input", pairs, "--output", output, "--model", "judge", "--prompt", prompt]
-        label_pairs_command.run([*arguments, "--base_url", f"{server.url}/v1"])
+        label_pairs_command.run([*arguments, "--base_url", f"{server.url}/v1", "--max_tokens", "99"])
         assert len(server.asked) == 8
+        assert {asked.body["max_tokens"] for asked in server.asked} == {99}
         label_pairs_command.run([*arguments, "--base_url", f"{server.url}/v1"])
         assert len(server.asked) == 8  # all were labelled
     for pair in load_pairs(output):

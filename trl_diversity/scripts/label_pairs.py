@@ -34,6 +34,8 @@ class LabelPairsArguments:
             `"same"` or `"different"`, for a template of one's own.
         unparsable (`str`, *optional*, defaults to `"error"`):
             What two replies without a verdict are: `"error"`, or `"different"`.
+        max_tokens (`int`, *optional*, defaults to 1024):
+            Most tokens of a reply.
         max_concurrency (`int`, *optional*, defaults to 16):
             Most requests under way at a time.
         timeout (`float`, *optional*, defaults to 60.0):
@@ -51,10 +53,14 @@ class LabelPairsArguments:
     unparsable: Literal["error", "different"] = field(
         default="error", metadata={"help": "What two replies without a verdict are."}
     )
+    max_tokens: int = field(default=1024, metadata={"help": "Most tokens of a reply."})
     max_concurrency: int = field(default=16, metadata={"help": "Most requests under way at a time."})
     timeout: float = field(default=60.0, metadata={"help": "Seconds to wait for an answer."})
 
     def __post_init__(self):
+        for name in ("max_tokens", "max_concurrency"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` is at least 1; got {getattr(self, name)}.")
         if not os.path.isfile(self.input):
             raise ValueError(f"there is no file {self.input!r} (`input`).")
         if os.path.realpath(self.input) == os.path.realpath(self.output):
@@ -96,6 +102,7 @@ def main(args: LabelPairsArguments) -> None:
             unparsable=args.unparsable,
             max_concurrency=args.max_concurrency,
             timeout=args.timeout,
+            request_options={"temperature": 0.0, "max_tokens": args.max_tokens},
         )
         settings = {"model": args.model, "template": judge.prompt.template, "yes_means": judge.prompt.yes_means}
         journal = Journal(f"{os.path.splitext(args.output)[0]}.labels.jsonl", settings, key_name="pair")
