@@ -9,7 +9,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from tests.classifiers.conftest import word_pairs
 from trl_diversity.classifiers.bi_encoder_training import BiEncoderSettings
-from trl_diversity.classifiers.cross_validation import compare, cross_validate
+from trl_diversity.classifiers.cross_validation import compare, cross_validate, cut_pair
 from trl_diversity.classifiers.head_training import HeadSettings
 from trl_diversity.classifiers.pairs import load_pairs
 from trl_diversity.equivalence import BiEncoderEquivalence, CrossEncoderEquivalence, load_equivalence_model
@@ -197,3 +197,11 @@ def test_cross_validation_never_scores_a_pair_by_a_head_that_saw_its_prompt(sent
     guessed = compare([p.similar for p in noise], cross_validate(noise, base, settings, seeds=(0, 1)), 50)
     assert learned["head"]["auc"][0] > 0.75 > guessed["head"]["auc"][0]
     assert learned["difference"]["auc"][0] == pytest.approx(learned["head"]["auc"][0] - learned["cosine"]["auc"][0])
+
+
+def test_a_text_is_cut_after_so_many_tokens(sentence_transformer_path):
+    base = load_sentence_transformer(sentence_transformer_path, "cpu", None, False, None)
+    pair = word_pairs(1)[0]
+    cut = cut_pair(pair, base.tokenizer.backend_tokenizer, 2)
+    assert cut.generation_0 == " ".join(pair.generation_0.split()[:2])
+    assert cut_pair(pair, base.tokenizer.backend_tokenizer, 6) == pair

@@ -10,11 +10,11 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trl_diversity.classifiers.bi_encoder_training import BiEncoderSettings, augmentation, pair_inputs
+from trl_diversity.classifiers.bi_encoder_training import BiEncoderSettings, augmentation, pair_inputs, pair_texts
 from trl_diversity.classifiers.calibration import area_under_curve, bootstrap_metrics, pair_metrics, stable_threshold
 from trl_diversity.classifiers.head_training import choose_l2, fit_head, out_of_fold_logits
 from trl_diversity.classifiers.pairs import LabelledPair, folds_by_prompt, load_pairs
@@ -119,6 +119,16 @@ def compare(
     return table
 
 
+def cut_pair(pair: LabelledPair, tokenizer: Any, max_text_tokens: int) -> LabelledPair:
+    """The pair with the first `max_text_tokens` tokens of either text: what truncation costs can be measured so."""
+    tokenizer.no_truncation()
+    cut = []
+    for text in pair_texts(pair):
+        offsets = tokenizer.encode(text, add_special_tokens=False).offsets
+        cut.append(text if len(offsets) <= max_text_tokens else text[: offsets[max_text_tokens - 1][1]])
+    return replace(pair, generation_0=cut[0], generation_1=cut[1])
+
+
 def _sigmoid(logits: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-logits))
 
@@ -130,9 +140,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+", help="Files of labelled pairs, taken together.")
+    parser.add_argument("--max_text_tokens", type=int, help="Read only so many tokens of a text.")
     args = parser.parse_args(argv)
     pairs = [pair for path in args.files for pair in load_pairs(path)]
     base = load_sentence_transformer(minilm_path(), "cpu", "float32", False, None)
+    if args.max_text_tokens is not None:
+        pairs = [cut_pair(pair, base.tokenizer.backend_tokenizer, args.max_text_tokens) for pair in pairs]
     results = cross_validate(pairs, base, BiEncoderSettings())
     table = compare([pair.similar for pair in pairs], results)
     sys.stdout.write(json.dumps({"pairs": len(pairs), "seeds": len(SEEDS), **table}, indent=2) + "\n")
