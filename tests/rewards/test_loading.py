@@ -3,7 +3,12 @@
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
 from transformers.integrations import deepspeed
 
 from tests import tiny
@@ -42,6 +47,29 @@ def test_long_conversations_are_cut_on_the_left(tmp_path):
         [reward(plain, long[-16:])[0], reward(plain, "short")[0]], abs=1e-5
     )
     assert reward(model, "short", "longer") == pytest.approx(reward(plain, "short", "longer"), abs=1e-6)
+
+
+def test_positions_that_are_not_used_do_not_count(tmp_path):
+    """RoBERTa with 20 positions of which padding takes two reads 18 tokens; more would be an index error."""
+    config = RobertaConfig(
+        vocab_size=300,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=20,
+        type_vocab_size=1,
+        pad_token_id=1,
+        num_labels=1,
+    )
+    with tiny.seeded(0):
+        RobertaForSequenceClassification(config).save_pretrained(tmp_path)
+    model = load_reward_model(str(tmp_path))
+    ids = torch.arange(2, 42)[None]
+    cut = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    plain = RobertaForSequenceClassification.from_pretrained(tmp_path).eval()
+    end = ids[:, -18:]
+    assert torch.allclose(cut, plain(input_ids=end, attention_mask=torch.ones_like(end)).logits, atol=1e-6)
 
 
 def test_keep_the_end_row_by_row():

@@ -31,7 +31,7 @@ def load_reward_model(name_or_path: str, *, dtype: str | None = None, trust_remo
         `ValueError`: if the checkpoint lacks weights of such a model, which would be made up at random.
     """
     from trl_diversity.rewards.athene import HEAD_WEIGHT, AtheneRewardModel
-    from trl_diversity.rewards.truncation import truncate_on_the_left
+    from trl_diversity.rewards.truncation import readable_tokens, truncate_on_the_left
 
     if HEAD_WEIGHT in weight_names(name_or_path):
         return _load_strictly(AtheneRewardModel, name_or_path, dtype=dtype or "auto")
@@ -44,9 +44,8 @@ def load_reward_model(name_or_path: str, *, dtype: str | None = None, trust_remo
         dtype=dtype or "auto",
         trust_remote_code=trust_remote_code,
     )
-    config = model.config.get_text_config()
-    if limit := getattr(config, "max_position_embeddings", None):
-        truncate_on_the_left(model, limit, getattr(config, "bos_token_id", None))
+    if (limit := readable_tokens(model)) is not None:
+        truncate_on_the_left(model, limit, getattr(model.config.get_text_config(), "bos_token_id", None))
     return model
 
 

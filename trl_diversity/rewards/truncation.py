@@ -41,6 +41,25 @@ def keep_the_end(inputs: dict[str, torch.Tensor], limit: int, first_token_id: in
     return kept
 
 
+def readable_tokens(model: Any) -> int | None:
+    """
+    Most tokens that a model can read, or `None` if nothing says so.
+
+    RoBERTa and its kin count positions from behind the padding token's, so that some of their positions are not used.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]):
+            A loaded model.
+    """
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if limit is None:
+        return None
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return limit if module.padding_idx is None else limit - module.padding_idx - 1
+    return limit
+
+
 def truncate_on_the_left(model: nn.Module, limit: int, first_token_id: int | None) -> None:
     """
     Make a model shorten its inputs to `limit` tokens before it reads them.
