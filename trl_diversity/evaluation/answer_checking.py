@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from trl_diversity.equivalence.answer import is_words, extract_answer, normalize_answer
+from trl_diversity.equivalence.answer import extract_answer, is_words, normalize_answer
 from trl_diversity.equivalence.verification import MathVerifier
 
 
