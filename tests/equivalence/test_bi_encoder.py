@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from tests.tiny import BERT_WORDS
 from trl_diversity.equivalence import BiEncoderEquivalence, EquivalenceModel, load_equivalence_model
-from trl_diversity.equivalence.bi_encoder import PairHead, TextReader, input_names
+from trl_diversity.equivalence.bi_encoder import PairHead, input_names
 from trl_diversity.equivalence.embedding import load_sentence_transformer
 from trl_diversity.equivalence.pair_features import FEATURE_GROUPS, pair_features
+from trl_diversity.equivalence.text_reader import TextReader
 
 
 LONG = " ".join(BERT_WORDS[index % 14] for index in range(300))

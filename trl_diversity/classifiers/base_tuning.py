@@ -46,13 +46,10 @@ def tune_base(
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.sentence_transformer.losses import OnlineContrastiveLoss
 
-    dataset = Dataset.from_dict(
-        {
-            "generation_0": [pair.generation_0 for pair in pairs],
-            "generation_1": [pair.generation_1 for pair in pairs],
-            "label": [pair.similar for pair in pairs],
-        }
-    )
+    rows = [
+        {"generation_0": pair.generation_0, "generation_1": pair.generation_1, "label": pair.similar} for pair in pairs
+    ]
+    dataset = Dataset.from_list(rows)
     with tempfile.TemporaryDirectory() as directory:
         arguments = SentenceTransformerTrainingArguments(
             output_dir=directory,

@@ -140,7 +140,8 @@ def pair_inputs(
     parts: Sequence[Sequence[LabelledPair]], sentence_transformer: "SentenceTransformer", settings: HeadSettings
 ) -> list[np.ndarray]:
     """A head's inputs of several lists of pairs, each `(pairs, columns)`; every distinct text is encoded once."""
-    from trl_diversity.equivalence.bi_encoder import TextReader, head_inputs, input_names
+    from trl_diversity.equivalence.bi_encoder import head_inputs, input_names
+    from trl_diversity.equivalence.text_reader import TextReader
 
     texts = list(dict.fromkeys(text for part in parts for pair in part for text in pair_texts(pair)))
     reader = TextReader(sentence_transformer, settings.window_tokens, settings.max_windows, cache_size=len(texts))

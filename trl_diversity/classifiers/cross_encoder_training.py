@@ -174,7 +174,7 @@ def _trainer(
     callbacks: Sequence[Any],
 ) -> Any:
     from datasets import Dataset
-    from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
+    from sentence_transformers.cross_encoder import CrossEncoderTrainer
     from transformers import EarlyStoppingCallback
 
     from trl_diversity.classifiers.pair_evaluator import PairEvaluator
@@ -187,7 +187,31 @@ def _trainer(
             "label": [float(pair.similar) if settings.num_labels == 1 else pair.similar for pair in rows],
         }
     )
-    arguments = CrossEncoderTrainingArguments(
+    trainer_class = CrossEncoderTrainer
+    if settings.lora_rank:
+        from trl_diversity.classifiers.lora import load_checkpoint
+
+        class AdapterTrainer(CrossEncoderTrainer):
+            """Reads its own checkpoints, whose weights have the names that adapters give them."""
+
+            def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+                load_checkpoint(_transformers_model(self.model), resume_from_checkpoint)
+
+        trainer_class = AdapterTrainer
+    return trainer_class(
+        model=cross_encoder,
+        args=_training_arguments(output_dir, settings),
+        train_dataset=dataset,
+        loss=_loss(cross_encoder, pairs, settings),
+        evaluator=PairEvaluator(dev_pairs, settings.batch_size),
+        callbacks=[EarlyStoppingCallback(settings.patience), *callbacks],
+    )
+
+
+def _training_arguments(output_dir: str, settings: CrossEncoderSettings) -> Any:
+    from sentence_transformers.cross_encoder import CrossEncoderTrainingArguments
+
+    return CrossEncoderTrainingArguments(
         output_dir=output_dir,
         num_train_epochs=settings.num_train_epochs,
         learning_rate=settings.learning_rate,
@@ -208,25 +232,6 @@ def _trainer(
         seed=settings.seed,
         data_seed=settings.seed,
         report_to="none",
-    )
-    trainer_class = CrossEncoderTrainer
-    if settings.lora_rank:
-        from trl_diversity.classifiers.lora import load_checkpoint
-
-        class AdapterTrainer(CrossEncoderTrainer):
-            """Reads its own checkpoints, whose weights have the names that adapters give them."""
-
-            def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-                load_checkpoint(_transformers_model(self.model), resume_from_checkpoint)
-
-        trainer_class = AdapterTrainer
-    return trainer_class(
-        model=cross_encoder,
-        args=arguments,
-        train_dataset=dataset,
-        loss=_loss(cross_encoder, pairs, settings),
-        evaluator=PairEvaluator(dev_pairs, settings.batch_size),
-        callbacks=[EarlyStoppingCallback(settings.patience), *callbacks],
     )
 
 

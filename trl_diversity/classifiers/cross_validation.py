@@ -23,6 +23,8 @@ from trl_diversity.classifiers.pairs import LabelledPair, folds_by_prompt, load_
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from trl_diversity.equivalence.bi_encoder import PairHead
+
 SEEDS = (0, 1, 2, 3, 4)
 
 
@@ -49,7 +51,6 @@ def cross_validate(
         `dict`: for `"cosine"` and `"head"`, per seed the probabilities and whether each lies above its fold's
         threshold, `(pairs,)` both.
     """
-    from trl_diversity.equivalence.bi_encoder import PairHead
     from trl_diversity.equivalence.pair_features import feature_names
 
     extra = augmentation(pairs[:0], replace(settings, sure_pairs=0))
@@ -62,28 +63,37 @@ def cross_validate(
         scores, same, same_cosine = np.zeros(len(pairs)), np.zeros(len(pairs), bool), np.zeros(len(pairs), bool)
         for held_out in folds_by_prompt(pairs, settings.folds, seed):
             rest = np.setdiff1d(np.arange(len(pairs)), held_out)
-            known = [pairs[index] for index in rest]
-            arguments = (inputs[rest], known, settings.head, extra_inputs, extra_labels)
-            l2, _ = choose_l2(*arguments, settings.l2_candidates, settings.folds, seed)
-            head_settings = replace(settings.head, l2=l2)
-            inner = _sigmoid(
-                out_of_fold_logits(
-                    inputs[rest], known, head_settings, extra_inputs, extra_labels, settings.folds, seed
-                )
+            head, threshold = _fitted(
+                inputs[rest], [pairs[index] for index in rest], extra_inputs, extra_labels, settings, seed
             )
-            weights = fit_head(
-                np.concatenate([inputs[rest], extra_inputs]),
-                np.concatenate([labels[rest], extra_labels]),
-                head_settings,
-            )
-            head = PairHead(head_settings.features, weights, head_settings.by_length)
             scores[held_out] = _sigmoid(head.logits(inputs[held_out]))
-            same[held_out] = scores[held_out] > stable_threshold(labels[rest], inner, settings.goal)
+            same[held_out] = scores[held_out] > threshold
             threshold = stable_threshold(labels[rest], cosines[rest], settings.goal)
             same_cosine[held_out] = cosines[held_out] > threshold
         results["head"].append((scores, same))
         results["cosine"].append((cosines, same_cosine))
     return results
+
+
+def _fitted(
+    inputs: np.ndarray,
+    pairs: Sequence[LabelledPair],
+    extra_inputs: np.ndarray,
+    extra_labels: np.ndarray,
+    settings: BiEncoderSettings,
+    seed: int,
+) -> tuple["PairHead", float]:
+    """A head fitted on a training part, and its threshold: penalty and threshold from folds within that part."""
+    from trl_diversity.equivalence.bi_encoder import PairHead
+
+    labels = np.array([pair.similar for pair in pairs])
+    extra = (extra_inputs, extra_labels)
+    l2, _ = choose_l2(inputs, pairs, settings.head, *extra, settings.l2_candidates, settings.folds, seed)
+    head_settings = replace(settings.head, l2=l2)
+    logits = out_of_fold_logits(inputs, pairs, head_settings, *extra, settings.folds, seed)
+    weights = fit_head(np.concatenate([inputs, extra_inputs]), np.concatenate([labels, extra_labels]), head_settings)
+    head = PairHead(head_settings.features, weights, head_settings.by_length)
+    return head, stable_threshold(labels, _sigmoid(logits), settings.goal)
 
 
 def compare(

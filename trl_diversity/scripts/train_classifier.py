@@ -195,30 +195,13 @@ def main(args: TrainClassifierArguments, command: str = "trl-diversity train-cla
 
 
 def _train_bi_encoder(args: TrainClassifierArguments, pairs: list, dev_pairs: list | None, command: str) -> dict:
-    from trl_diversity.classifiers.bi_encoder_training import BiEncoderSettings, train_bi_encoder
-    from trl_diversity.classifiers.head_training import HeadSettings
+    from trl_diversity.classifiers.bi_encoder_training import train_bi_encoder
     from trl_diversity.classifiers.model_card import write_model_card
     from trl_diversity.equivalence.embedding import load_sentence_transformer
     from trl_diversity.equivalence.loading import minilm_path
 
     if dev_pairs is not None:
         raise ValueError("`dev_data` is not read for a bi-encoder, which is calibrated out of fold: leave it out")
-    settings = BiEncoderSettings(
-        head=HeadSettings(
-            features=tuple(args.features),
-            by_length=args.by_length,
-            hidden_units=args.hidden_units,
-            l2=args.l2[0],
-            class_weights=args.class_weights,
-            seed=args.seed,
-        ),
-        l2_candidates=tuple(args.l2) if len(args.l2) > 1 else (),
-        sure_pairs=args.sure_pairs,
-        short_pairs=args.short_pairs,
-        goal=args.goal,
-        false_merge_rate=args.false_merge_rate,
-        seed=args.seed,
-    )
     path = minilm_path() if args.base_model == "minilm" else args.base_model
     device = "cpu" if args.use_cpu else None
     base = load_sentence_transformer(path, device, "float32", args.trust_remote_code, None)
@@ -226,7 +209,7 @@ def _train_bi_encoder(args: TrainClassifierArguments, pairs: list, dev_pairs: li
         from trl_diversity.classifiers.base_tuning import tune_base
 
         tune_base(base, pairs, args.tune_epochs, args.learning_rate, args.batch_size, args.seed, args.use_cpu)
-    trained = train_bi_encoder(pairs, base, settings)
+    trained = train_bi_encoder(pairs, base, _bi_encoder_settings(args))
     # A base that is tuned or lies on this machine goes with the head: its path would mean nothing elsewhere.
     save_base = bool(args.tune_epochs) or os.path.isdir(args.base_model)
     trained.model.save_pretrained(args.output_dir, args.base_model, save_base=save_base)
@@ -246,6 +229,28 @@ def _train_bi_encoder(args: TrainClassifierArguments, pairs: list, dev_pairs: li
         },
     )
     return trained.metrics
+
+
+def _bi_encoder_settings(args: TrainClassifierArguments) -> Any:
+    from trl_diversity.classifiers.bi_encoder_training import BiEncoderSettings
+    from trl_diversity.classifiers.head_training import HeadSettings
+
+    return BiEncoderSettings(
+        head=HeadSettings(
+            features=tuple(args.features),
+            by_length=args.by_length,
+            hidden_units=args.hidden_units,
+            l2=args.l2[0],
+            class_weights=args.class_weights,
+            seed=args.seed,
+        ),
+        l2_candidates=tuple(args.l2) if len(args.l2) > 1 else (),
+        sure_pairs=args.sure_pairs,
+        short_pairs=args.short_pairs,
+        goal=args.goal,
+        false_merge_rate=args.false_merge_rate,
+        seed=args.seed,
+    )
 
 
 def _train_cross_encoder(args: TrainClassifierArguments, pairs: list, dev_pairs: list | None, command: str) -> dict:
