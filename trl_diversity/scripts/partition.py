@@ -53,7 +53,7 @@ class PartitionArguments:
 
     input: str = field(metadata={"help": "File of JSON lines with the keys `prompt` and `completions`."})
     output: str = field(metadata={"help": "File to write: the same lines with `labels` and `diversity`."})
-    model: str = field(metadata={"help": "Equivalence model: Hub name, directory or short name (`default`: MiniLM)."})
+    model: str = field(metadata={"help": "Equivalence model: Hub name, directory or short name (such as `default`)."})
     clustering: Literal["closure", "greedy", "pairwise"] = field(
         default="closure",
         metadata={
