@@ -232,6 +232,8 @@ def _training_arguments(output_dir: str, settings: CrossEncoderSettings) -> Any:
         seed=settings.seed,
         data_seed=settings.seed,
         report_to="none",
+        # On several devices: the default looks for unused parameters, and then counts those of the head twice
+        ddp_find_unused_parameters=False,
     )
 
 

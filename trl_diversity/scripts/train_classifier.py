@@ -189,8 +189,9 @@ def main(args: TrainClassifierArguments, command: str = "trl-diversity train-cla
         metrics = train(args, pairs, dev_pairs, command)
     except (FileNotFoundError, ValueError) as error:
         raise SystemExit(f"train-classifier: error: {error}") from error
-    print(" ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
-    print(f"Saved to {args.output_dir}.")
+    if os.environ.get("RANK", "0") == "0":
+        print(" ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
+        print(f"Saved to {args.output_dir}.")
     return metrics
 
 
