@@ -86,3 +86,17 @@ def test_every_checkpoint_refreshes_the_card(tmp_path, causal_lm_path):
 
 def test_the_model_itself_carries_the_tags(trainer):
     assert {"trl", "grpo", "darling"} <= set(trainer.model.model_tags)
+
+
+def test_card_of_a_run_in_which_some_metrics_were_not_numbers(trainer, monkeypatch):
+    """A resumed run's history holds None where a value was NaN."""
+    history = [
+        {"step": 1, "reward": None, "diversity/mean": 0.5},
+        {"step": 2, "reward": 0.25, "diversity/mean": float("nan")},
+        {"step": 3, "reward": 0.75},
+    ]
+    monkeypatch.setattr(trainer.state, "log_history", history)
+    _, body = written(trainer, model_name="tiny")
+    assert "| `reward` | 0.25 | 0.75 |" in body
+    assert "| `diversity/mean` | 0.5 | 0.5 |" in body
+    assert "nan" not in body.lower().split("metric")[1]

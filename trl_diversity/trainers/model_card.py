@@ -91,10 +91,15 @@ def _settings(trainer: Any) -> list[tuple[str, str]]:
 def _metrics(history: list[dict[str, float]]) -> list[tuple[str, str, str]]:
     rows = []
     for name in METRICS:
-        values = [entry[name] for entry in history if name in entry and math.isfinite(entry[name])]
+        values = [entry[name] for entry in history if _is_number(entry.get(name))]
         if values:
             rows.append((f"`{name}`", f"{values[0]:.4g}", f"{values[-1]:.4g}"))
     return rows
+
+
+def _is_number(value: float | None) -> bool:
+    """Not None, which a checkpoint's history holds for what was not a number."""
+    return value is not None and math.isfinite(value)
 
 
 def _table(head: tuple[str, ...], rows: list[Any]) -> str:
@@ -104,7 +109,9 @@ def _table(head: tuple[str, ...], rows: list[Any]) -> str:
 
 def _draw(history: list[dict[str, float]], path: Path) -> bool:
     """Whether there was something to draw, and something to draw it with."""
-    curves = {name: [(e["step"], e[name]) for e in history if name in e and "step" in e] for name in METRICS}
+    curves = {
+        name: [(e["step"], e[name]) for e in history if _is_number(e.get(name)) and "step" in e] for name in METRICS
+    }
     curves = {name: points for name, points in curves.items() if len(points) > 1}
     if not curves or find_spec("matplotlib") is None:
         return False
