@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 
 from tests.distributed.doubles import length_reward
@@ -71,6 +72,7 @@ def main(directory: Path, policy: str, url: str) -> None:
         raised = f"{type(error).__name__}: {error}"
     record = {"scored": scored, "requests": requests, "raised": raised}
     (directory / f"record{RANK}.json").write_text(json.dumps(record))
+    torch.distributed.destroy_process_group()  # its threads may otherwise outlive the interpreter, which then aborts
 
 
 if __name__ == "__main__":
