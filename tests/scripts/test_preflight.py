@@ -152,6 +152,26 @@ def test_a_server_that_serves_the_model(pair_classifier_path):
         assert problems[0].endswith("not owner/reward") and "cannot be reached" in problems[1] and len(problems) == 2
 
 
+def test_the_key_of_the_judge_is_sent_to_the_judge_alone(pair_classifier_path, monkeypatch):
+    from types import SimpleNamespace
+
+    monkeypatch.setenv("JUDGE_API_KEY", "sk-very-secret")
+    judge, other = PoolingDouble(pair_classifier_path), PoolingDouble(pair_classifier_path)
+    with serving(judge) as judging, serving(other) as serving_pairs:
+        args = SimpleNamespace(
+            use_vllm=True,
+            vllm_mode="server",
+            vllm_server_base_url=serving_pairs.url,
+            partition_server_urls=[serving_pairs.url],
+            partition_model=None,
+            judge_base_url=f"{judging.url}/v1",
+            judge_model=pair_classifier_path,
+        )
+        check_servers(args, None, [f"{serving_pairs.url}#owner/reward"])
+        assert [asked.headers.get("Authorization") for asked in judging.asked] == ["Bearer sk-very-secret"]
+        assert [asked.headers.get("Authorization") for asked in serving_pairs.asked] == [None, None, None]
+
+
 @pytest.mark.parametrize(
     ("measured", "word"),
     [

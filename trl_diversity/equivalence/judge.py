@@ -163,8 +163,7 @@ class JudgeEquivalence:
 
     def _opened(self) -> ServerClient:
         if self._client is None:
-            key = os.environ.get(self.key_variable, "").strip()
-            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            headers = judge_headers(self.key_variable)
             self._client = ServerClient(self._base_url, headers=headers, **self._client_options)
         return self._client
 
@@ -207,6 +206,12 @@ class JudgeEquivalence:
             return text
         half = self.max_side_characters // 2
         return text[: self.max_side_characters - half] + _LEFT_OUT + text[len(text) - half :]
+
+
+def judge_headers(key_variable: str = KEY_VARIABLE) -> dict[str, str]:
+    """The header with the judge's key, if the environment has one. Meant for the judge's server and no other."""
+    key = os.environ.get(key_variable, "").strip()
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _read_reply(reply: Any, url: str) -> str:

@@ -4,7 +4,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from trl_diversity.server_address import parse_address
+from trl_diversity.equivalence.judge import judge_headers
+from trl_diversity.server_client import ServerClient
 
 
 _SECONDS = 10.0
@@ -57,31 +58,20 @@ def _full_name(name: str | None) -> str | None:
 def _check(kind: str, url: str, wanted: str | None) -> dict[str, Any]:
     report: dict[str, Any] = {"kind": kind, "url": url.rpartition("@")[2], "models": [], "problem": None}
     try:
-        address = parse_address(url)
+        client = ServerClient(url, timeout=_SECONDS, retries=0, headers=judge_headers() if kind == "judge" else None)
     except ValueError as error:
         return {**report, "problem": str(error)}
-    report["url"] = address.url
+    report["url"] = client.urls[0]
     try:
-        models = _models(address)
+        models = list(client.call("GET", "/v1/models")["data"])
     except Exception as error:  # whatever it is, the server cannot be used
         return {**report, "problem": f"cannot be reached: {type(error).__name__}: {error}"}
+    finally:
+        client.close()
     report["models"] = sorted({name for entry in models for name in (entry.get("id"), entry.get("root")) if name})
     if wanted is not None and not any(_last(wanted) == _last(name) for name in report["models"]):
         report["problem"] = f"serves {', '.join(report['models']) or 'nothing'}, not {wanted}"
     return report
-
-
-def _models(address: Any) -> list[dict[str, Any]]:
-    import os
-
-    import httpx
-
-    # A judge may want a key; it is read where the judge reads it, and shown nowhere
-    key = os.environ.get("JUDGE_API_KEY")
-    headers = {"Authorization": f"Bearer {key}"} if key and address.auth is None else {}
-    reply = httpx.get(f"{address.url}/v1/models", timeout=_SECONDS, auth=address.auth, headers=headers)
-    reply.raise_for_status()
-    return list(reply.json()["data"])
 
 
 def _last(name: str) -> str:
