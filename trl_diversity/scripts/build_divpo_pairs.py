@@ -5,7 +5,6 @@ Preference pairs for the baseline DivPO from sampled and scored groups.
 `trl-diversity build-divpo-pairs --input groups.jsonl --output pairs.jsonl [--option VALUE ...]`
 """
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trl_diversity.evaluation.divpo_pairs import PairSelection, select_pair
+from trl_diversity.scripts.files import require_input_and_output
 from trl_diversity.scripts.parsing import StrictParser, export_environment
 
 
@@ -102,10 +102,7 @@ class DivpoPairsArguments:
     trust_remote_code: bool = field(default=False, metadata={"help": "Whether code from checkpoints may run."})
 
     def __post_init__(self):
-        if not os.path.isfile(self.input):
-            raise ValueError(f"there is no file {self.input!r} (`input`).")
-        if os.path.realpath(self.input) == os.path.realpath(self.output):
-            raise ValueError(f"`input` and `output` are the same file, {self.input!r}.")
+        require_input_and_output(self.input, self.output)
 
 
 def make_parser(prog: str | None = None) -> StrictParser:

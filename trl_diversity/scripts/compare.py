@@ -5,13 +5,13 @@ Show completions of several checkpoints side by side, their clusters coloured.
 `trl-diversity compare --prompt TEXT --models A B [-n 4] [--html FILE.html] [--option VALUE ...]`
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from trl_diversity.scripts.files import require_file
 from trl_diversity.scripts.generation_arguments import GenerationArguments
 from trl_diversity.scripts.parsing import StrictParser, export_environment
 from trl_diversity.scripts.partition_model import PartitionModelArguments
@@ -54,8 +54,8 @@ class CompareArguments:
     def __post_init__(self):
         if not self.prompt and self.prompts is None:
             raise ValueError("give a `prompt`, or a file of `prompts`.")
-        if self.prompts is not None and not os.path.isfile(self.prompts):
-            raise ValueError(f"there is no file {self.prompts!r} (`prompts`).")
+        if self.prompts is not None:
+            require_file(self.prompts, "prompts")
         if len(set(self.models)) < len(self.models):
             raise ValueError(f"a model is named twice: {', '.join(self.models)}.")
         if self.characters < 1:

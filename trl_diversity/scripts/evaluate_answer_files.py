@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trl_diversity.evaluation.eq_bench import ATTEMPTS, JUDGE_MODEL, SHORTEST_CHARACTERS
+from trl_diversity.scripts.files import require_file
 from trl_diversity.scripts.generation_arguments import GenerationArguments
 from trl_diversity.scripts.parsing import StrictParser, export_environment
 
@@ -63,8 +64,7 @@ class AnswerFileArguments:
     judge_model: str = field(default=JUDGE_MODEL, metadata={"help": "EQ-Bench: as given to its script."})
 
     def __post_init__(self):
-        if not os.path.isfile(self.questions):
-            raise ValueError(f"there is no file {self.questions!r} (`questions`).")
+        require_file(self.questions, "questions")
         if self.model is None and self.name is None:
             raise ValueError("give a `model`, or with a server of one model its `name` in the answer file.")
         for name in ("limit", "iterations"):

@@ -6,11 +6,11 @@ Win rates per criterion from EQ-Bench's result files.
 """
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trl_diversity.scripts.files import require_file
 from trl_diversity.scripts.parsing import StrictParser, export_environment
 
 
@@ -48,8 +48,7 @@ class EqBenchResultsArguments:
 
     def __post_init__(self):
         for path in [*self.input, *([self.negative_criteria] if self.negative_criteria else [])]:
-            if not os.path.isfile(path):
-                raise ValueError(f"there is no file {path!r}.")
+            require_file(path)
         if len(self.models) != 2 or self.models[0] == self.models[1]:
             raise ValueError(f"`models` are two different ones; got {', '.join(self.models)}.")
 

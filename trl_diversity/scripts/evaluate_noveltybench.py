@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from trl_diversity.evaluation.metrics import PATIENCE, QUALITY_THRESHOLDS
+from trl_diversity.scripts.files import require_file
 from trl_diversity.scripts.generation_arguments import GenerationArguments
 from trl_diversity.scripts.parsing import StrictParser, export_environment
 from trl_diversity.scripts.partition_model import PartitionModelArguments
@@ -99,8 +100,8 @@ class NoveltyBenchArguments:
             raise ValueError("give either `input` (completions) or `prompts` (to draw completions for).")
         for name in ("input", "prompts", "published"):
             path = getattr(self, name)
-            if path is not None and not os.path.isfile(path):
-                raise ValueError(f"there is no file {path!r} (`{name}`).")
+            if path is not None:
+                require_file(path, name)
         if self.prompts is not None and self.output_dir is None:
             raise ValueError("`prompts` needs an `output_dir`, where the completions are kept.")
         if self.input is not None and self.model is not None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trl_diversity.scripts.files import require_file
 from trl_diversity.scripts.generation_arguments import GenerationArguments
 from trl_diversity.scripts.parsing import StrictParser, export_environment
 
@@ -92,8 +93,7 @@ class PassAtKArguments:
         if (self.input is None) == (self.problems is None):
             raise ValueError("give either `input` (completions) or `problems` (to draw completions for).")
         for path in [*(self.input or []), *(self.compare or [])]:
-            if not os.path.isfile(path):
-                raise ValueError(f"there is no file {path!r}.")
+            require_file(path)
         if self.problems is not None and self.output_dir is None:
             raise ValueError("`problems` needs an `output_dir`, where the completions are kept.")
         if self.input is not None and self.model is not None:

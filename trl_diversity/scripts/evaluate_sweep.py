@@ -6,13 +6,13 @@ Quality against diversity over temperatures, for several checkpoints.
 """
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from trl_diversity.scripts.files import require_file
 from trl_diversity.scripts.generation_arguments import GenerationArguments
 from trl_diversity.scripts.parsing import StrictParser, export_environment
 from trl_diversity.scripts.partition_model import PartitionModelArguments
@@ -64,8 +64,7 @@ class SweepArguments:
     json: bool = field(default=False, metadata={"help": "Print one JSON object instead of a table."})
 
     def __post_init__(self):
-        if not os.path.isfile(self.prompts):
-            raise ValueError(f"there is no file {self.prompts!r} (`prompts`).")
+        require_file(self.prompts, "prompts")
         if self.labels is not None and len(self.labels) != len(self.models):
             raise ValueError(f"give one of the `labels` per model; got {len(self.labels)} for {len(self.models)}.")
         names = self.labels or self.models

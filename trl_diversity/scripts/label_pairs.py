@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trl_diversity.scripts.files import require_input_and_output
 from trl_diversity.scripts.parsing import StrictParser, export_environment
 
 
@@ -61,10 +62,7 @@ class LabelPairsArguments:
         for name in ("max_tokens", "max_concurrency"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is at least 1; got {getattr(self, name)}.")
-        if not os.path.isfile(self.input):
-            raise ValueError(f"there is no file {self.input!r} (`input`).")
-        if os.path.realpath(self.input) == os.path.realpath(self.output):
-            raise ValueError(f"`input` and `output` are the same file, {self.input!r}.")
+        require_input_and_output(self.input, self.output)
 
 
 def make_parser(prog: str | None = None) -> StrictParser:

@@ -16,6 +16,7 @@ from typing import IO, Any, Literal
 
 from trl_diversity.diversity.groups import CompletionGroup, GroupDiversity, completion_text, narrow_text, prompt_text
 from trl_diversity.diversity.measures import PartitionDiversity
+from trl_diversity.scripts.files import require_input_and_output
 from trl_diversity.scripts.parsing import StrictParser, export_environment
 
 
@@ -82,10 +83,7 @@ class PartitionArguments:
             raise ValueError(f"`batch_groups` is at least 1; got {self.batch_groups}.")
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise ValueError(f"`threshold` lies in [0, 1]; got {self.threshold}.")
-        if not os.path.isfile(self.input):
-            raise ValueError(f"there is no file {self.input!r} (`input`).")
-        if os.path.realpath(self.input) == os.path.realpath(self.output):
-            raise ValueError(f"`input` and `output` are the same file, {self.input!r}.")
+        require_input_and_output(self.input, self.output)
 
 
 def make_parser(prog: str | None = None) -> StrictParser:
