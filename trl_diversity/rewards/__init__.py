@@ -4,6 +4,11 @@
 from trl_diversity.lazy_names import lazy_names
 
 
-_PUBLIC_NAMES = {"AtheneRewardModel": "athene", "RemoteRewardModel": "remote", "load_reward_model": "loading"}
+_PUBLIC_NAMES = {
+    "AtheneRewardModel": "athene",
+    "LocalRewardModel": "local",
+    "RemoteRewardModel": "remote",
+    "load_reward_model": "loading",
+}
 __all__ = sorted(_PUBLIC_NAMES)
 __getattr__, __dir__ = lazy_names(__name__, _PUBLIC_NAMES)

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from trl_diversity.pooling_servers import PoolingServers, check_activation, read_values
+from trl_diversity.rewards.conversation import conversation_text
 from trl_diversity.served_model import ServedModel
 from trl_diversity.server_errors import RefusedError
 
@@ -163,14 +164,8 @@ class RemoteRewardModel:
         return [value for (value,) in values]
 
     def _text(self, prompt: Any, completion: Any) -> str:
-        """What TRL would give to a local reward model."""
-        if isinstance(prompt, str):
-            return prompt + completion
-        from trl.data_utils import apply_chat_template
-
-        messages = {"messages": [*prompt, *completion]}
         with self._lock:
-            return apply_chat_template(messages, self._tokenizer, **self.chat_template_kwargs)["text"]
+            return conversation_text(prompt, completion, self._tokenizer, self.chat_template_kwargs)
 
     def _tokenized(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """

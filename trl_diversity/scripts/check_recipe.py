@@ -143,7 +143,8 @@ def _memory(recipe: "Recipe") -> dict[str, float] | None:
     if shape is None or prompt_tokens is None or dtype not in BYTES:
         return None
     sharded = next((launch.sharded for launch in recipe.commands if launch.sharded is not None), True)
-    rewards = [_shape(name) for name in recipe.script_args.reward_funcs or [] if "/" in name]
+    elsewhere = recipe.script_args.reward_model_device is not None
+    rewards = [] if elsewhere else [_shape(name) for name in recipe.script_args.reward_funcs or [] if "/" in name]
     reward_dtype = recipe.script_args.reward_model_dtype or dtype
     args = recipe.training_args
     plan = MemoryPlan(

@@ -88,7 +88,12 @@ def main(script_args: DivpoScriptArguments, training_args: Any, model_args: Any)
         reward_name = _reward_of_rounds(script_args)
         from trl_diversity.scripts.quality import load_quality
 
-        quality = load_quality(reward_name, trust_remote_code=training_args.trust_remote_code)
+        quality = load_quality(
+            reward_name,
+            script_args.reward_model_device or str(training_args.device),
+            script_args.reward_model_dtype or model_args.dtype,
+            training_args.trust_remote_code,
+        )
         prompts = [row["prompt"] for row in dataset]
         trainer = train_rounds(model, tokenizer, prompts, quality, script_args, training_args, peft_config)
     trainer.save_model(training_args.output_dir)

@@ -17,6 +17,7 @@ def resolve_reward_functions(
     *,
     max_completion_length: int,
     dtype: str | None = None,
+    device: str | None = None,
     trust_remote_code: bool = False,
 ) -> list[Any]:
     """
@@ -33,6 +34,9 @@ def resolve_reward_functions(
             In tokens. `get_soft_overlong_punishment` begins to punish at four fifths of it.
         dtype (`str`, *optional*):
             Data type of reward models. That of their checkpoints by default.
+        device (`str`, *optional*):
+            Where reward models lie, outside of the trainer ([`LocalRewardModel`]). By default the trainer gets them as
+            modules and moves them to its own device.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether code from the checkpoint of a reward model may run.
 
@@ -42,7 +46,8 @@ def resolve_reward_functions(
     Raises:
         `FileNotFoundError`: if a name looks like a directory and is not there.
         `ImportError`: if a function needs a package that is not installed.
-        `ValueError`: if there are no names, a weight is missing, or a name is none of the above.
+        `ValueError`: if there are no names, a weight is missing, a name is none of the above, or there is no such
+            device.
     """
     names = names or []
     _check_counts(names, weights)
@@ -54,9 +59,17 @@ def resolve_reward_functions(
         if kind == "dotted"
         else remote_reward_from(name, trust_remote_code)
         if kind == "remote"
-        else load_reward_model(os.path.expanduser(name), dtype=dtype, trust_remote_code=trust_remote_code)
+        else _reward_model(os.path.expanduser(name), device, dtype=dtype, trust_remote_code=trust_remote_code)
         for name, kind in zip(names, kinds, strict=True)
     ]
+
+
+def _reward_model(name: str, device: str | None, **options: Any) -> Any:
+    if device is None:
+        return load_reward_model(name, **options)
+    from trl_diversity.rewards.local import LocalRewardModel
+
+    return LocalRewardModel(name, device=device, **options)
 
 
 def _check_counts(names: Sequence[str], weights: Sequence[float] | None) -> None:

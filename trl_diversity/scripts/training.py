@@ -43,6 +43,9 @@ class TrainingScriptArguments(ScriptArguments):
         reward_model_dtype (`str`, *optional*):
             Data type of reward models: `"float32"`, `"bfloat16"`, `"float16"` or `"auto"` (the checkpoint's). That of
             the policy (`dtype`) by default.
+        reward_model_device (`str`, *optional*):
+            Where each process puts its reward models, such as `"cpu"` or `"cuda:7"`, unmoved and unsharded by the
+            trainer. By default the trainer's own device.
         reward_funcs (`list[str]`, *optional*):
             Quality rewards: names of TRL's functions (`accuracy_reward`, `reasoning_accuracy_reward`,
             `think_format_reward`, `get_soft_overlong_punishment`), dotted paths, and names or paths of reward models.
@@ -85,6 +88,12 @@ class TrainingScriptArguments(ScriptArguments):
     )
     reward_model_dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = field(
         default=None, metadata={"help": "Data type of reward models. Default: that of the policy, `dtype`."}
+    )
+    reward_model_device: str | None = field(
+        default=None,
+        metadata={
+            "help": "Where each process puts its reward models: `cpu`, `cuda:7`. Default: the trainer's device."
+        },
     )
     reward_funcs: list[str] | None = field(
         default=None,
@@ -157,6 +166,7 @@ def build_trainer(
             training_args.reward_weights,
             max_completion_length=training_args.max_completion_length,
             dtype=script_args.reward_model_dtype or model_args.dtype,
+            device=script_args.reward_model_device,
             trust_remote_code=training_args.trust_remote_code,
         )
     with hub_contacted_later(training_args):

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reward model outside of the trainer gives what TRL gives for it as a module."""
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from tests import tiny
+from tests.trainers.helpers import make_trainer, record_outputs
+from trl_diversity.rewards.loading import load_reward_model
+from trl_diversity.rewards.local import LocalRewardModel
+from trl_diversity.scripts.reward_functions import resolve_reward_functions
+
+
+PROMPTS = ["Name an animal.", "", "p" * 80, "x"]
+COMPLETIONS = ["A cat 😀", "", "q" * 100, "ends in padding<pad><pad>"]
+
+
+def module_rewards(path, texts):
+    """One padded batch, as in TRL: the logit of the last token that is no padding."""
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForSequenceClassification.from_pretrained(path, dtype=torch.float32).eval()
+    model.config.pad_token_id = tokenizer.pad_token_id
+    batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right", add_special_tokens=False)
+    with torch.no_grad():
+        return model(**batch).logits[:, 0].tolist()
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_plain_texts(reward_model_path, batch_size):
+    expected = module_rewards(reward_model_path, [p + c for p, c in zip(PROMPTS, COMPLETIONS, strict=True)])
+    reward = LocalRewardModel(reward_model_path, device="cpu", batch_size=batch_size)
+    assert reward(prompts=PROMPTS, completions=COMPLETIONS, completion_ids=None) == pytest.approx(expected, abs=1e-5)
+    assert len(set(expected)) == 4 and reward([], []) == []
+
+
+def test_messages_go_through_the_template(reward_model_path):
+    reward = LocalRewardModel(reward_model_path, device="cpu")
+    found = reward([[{"role": "user", "content": "hello"}]], [[{"role": "assistant", "content": "a longer answer"}]])
+    text = "<|user|>hello<|end|><|assistant|>a longer answer<|end|>"
+    assert found == pytest.approx(module_rewards(reward_model_path, [text]), abs=1e-5)
+
+
+def test_a_trainer_gets_the_same_rewards_as_from_the_module(tmp_path, causal_lm_path, reward_model_path):
+    """And logs them under the same name."""
+    rewards = {
+        "module": load_reward_model(reward_model_path, dtype="float32"),
+        "local": LocalRewardModel(reward_model_path, device="cpu", dtype="float32", batch_size=2),
+    }
+    outputs, logs = {}, {}
+    for name, reward in rewards.items():
+        trainer = make_trainer(tmp_path / name, causal_lm_path, reward_funcs=reward, max_steps=2)
+        outputs[name] = record_outputs(trainer)
+        trainer.train()
+        logs[name] = trainer.state.log_history
+    assert len(outputs["module"]) == len(outputs["local"]) == 2
+    for module, local in zip(outputs["module"], outputs["local"], strict=True):
+        assert module["completions"] == local["completions"]
+        assert torch.allclose(module["rewards_per_func"], local["rewards_per_func"], atol=1e-5)
+    assert set(logs["module"][0]) == set(logs["local"][0])
+
+
+def test_its_device_is_its_own(reward_model_path, monkeypatch):
+    moved = []
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *args: moved.append(args) or self)
+    assert LocalRewardModel(reward_model_path, device="meta").device == torch.device("meta")
+    assert moved == [(torch.device("meta"),)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "gpu"}, "there is no device 'gpu' here for a reward model"),
+        ({"device": "cuda:99"}, "there is no device 'cuda:99' here"),
+        ({"batch_size": 0}, "batch_size=0"),
+    ],
+)
+def test_what_cannot_be_is_an_error_before_anything_is_loaded(options, message):
+    with pytest.raises(ValueError, match=message):
+        LocalRewardModel("no/such-model", **options)
+
+
+def test_a_language_model_is_none(causal_lm_path):
+    with pytest.raises(ValueError, match="is no reward model"):
+        LocalRewardModel(causal_lm_path, device="cpu")
+
+
+def test_a_device_in_a_recipe_keeps_it_out_of_the_trainer(tmp_path):
+    path = tiny.save_tiny_reward_model(tmp_path / "reward")
+    options = {"max_completion_length": 8, "dtype": "float32"}
+    (module,) = resolve_reward_functions([path], **options)
+    (local,) = resolve_reward_functions([path], device="cpu", **options)
+    assert isinstance(module, torch.nn.Module) and isinstance(local, LocalRewardModel)
+    expected = module_rewards(path, [p + c for p, c in zip(PROMPTS, COMPLETIONS, strict=True)])
+    assert local(PROMPTS, COMPLETIONS) == pytest.approx(expected, abs=1e-5)
+    assert local.__name__ == "reward" and local.model.dtype == torch.float32
