@@ -2,6 +2,7 @@
 """`trl-diversity train-classifier` and `evaluate-classifier`, from the command line to what they leave."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,15 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from tests.classifiers.conftest import word_pairs
 from trl_diversity.classifiers.bi_encoder_training import BiEncoderSettings
-from trl_diversity.classifiers.cross_validation import compare, cross_validate, cut_pair
+from trl_diversity.classifiers.cross_encoder_training import CrossEncoderSettings, train_cross_encoder
+from trl_diversity.classifiers.cross_validation import (
+    compare,
+    cross_validate,
+    cross_validate_cross_encoder,
+    cut_pair,
+)
 from trl_diversity.classifiers.head_training import HeadSettings
-from trl_diversity.classifiers.pairs import load_pairs
+from trl_diversity.classifiers.pairs import folds_by_prompt, load_pairs
 from trl_diversity.equivalence import BiEncoderEquivalence, CrossEncoderEquivalence, load_equivalence_model
 from trl_diversity.equivalence.embedding import load_sentence_transformer
 from trl_diversity.scripts import evaluate_classifier, train_classifier
@@ -71,6 +78,15 @@ def test_a_bi_encoder_learns_repeats_itself_and_tells_its_scores(
     card = (tmp_path / "bi" / "README.md").read_text()
     assert "| l2 |" in card and "| seed | 0 |" in card and "threshold" in card
     assert (tmp_path / "bi" / "model.safetensors").stat().st_size < 10_000
+
+
+def test_an_error_of_the_hub_comes_after_the_classifier_is_saved(pairs_file, sentence_transformer_path, tmp_path):
+    """FC-067. The Hub is offline in tests."""
+    with pytest.raises(SystemExit) as stopped:
+        trained(pairs_file, sentence_transformer_path, tmp_path / "out", *PLAIN, "--push_to_hub", "true")
+    assert "not pushed to the Hub: OfflineModeIsEnabled" in str(stopped.value.code)  # a text means status 1
+    assert {"config.json", "model.safetensors", "README.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    load_equivalence_model(str(tmp_path / "out"), device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -197,6 +213,37 @@ def test_cross_validation_never_scores_a_pair_by_a_head_that_saw_its_prompt(sent
     guessed = compare([p.similar for p in noise], cross_validate(noise, base, settings, seeds=(0, 1)), 50)
     assert learned["head"]["auc"][0] > 0.75 > guessed["head"]["auc"][0]
     assert learned["difference"]["auc"][0] == pytest.approx(learned["head"]["auc"][0] - learned["cosine"]["auc"][0])
+
+
+def test_cross_encoders_of_folds_are_kept_and_never_see_a_prompt_they_score(
+    pair_classifier_one_label_path, tmp_path, monkeypatch
+):
+    """As above, and folds that the journal holds are not trained again."""
+    pairs = word_pairs(60)
+    settings = CrossEncoderSettings(
+        pair_classifier_one_label_path, max_side_tokens=16, learning_rate=2e-3, num_train_epochs=2, use_cpu=True
+    )
+    seen = []
+
+    def training(train, dev, directory, chosen, train_plainly=train_cross_encoder):
+        seen.append({pair.prompt for pair in (*train, *dev)})
+        return train_plainly(train, dev, directory, chosen)
+
+    monkeypatch.setattr("trl_diversity.classifiers.cross_encoder_training.train_cross_encoder", training)
+    journal = tmp_path / "folds.jsonl"
+    (scores, same), *_ = cross_validate_cross_encoder(pairs, settings, (0,), 0.3, journal)
+    labels = np.array([pair.similar for pair in pairs])
+    assert roc_auc_score(labels, scores) > 0.75 and same.any() and not same.all()
+    prompts = [{pairs[index].prompt for index in fold} for fold in folds_by_prompt(pairs, 5, 0)]
+    assert len(seen) == 5 and not any(trained & held_out for trained, held_out in zip(seen, prompts, strict=True))
+
+    lines = journal.read_text().splitlines()
+    journal.write_text("\n".join(lines[:4]) + "\n")  # stopped after three folds
+    (again, same_again), *_ = cross_validate_cross_encoder(pairs, settings, (0,), 0.3, journal)
+    assert len(seen) == 7 and np.array_equal(again, scores) and np.array_equal(same_again, same)
+    assert str(tmp_path) not in journal.read_text() and pair_classifier_one_label_path not in journal.read_text()
+    with pytest.raises(ValueError, match="other pairs or settings"):
+        cross_validate_cross_encoder(pairs, replace(settings, max_side_tokens=8), (0,), 0.3, journal)
 
 
 def test_a_text_is_cut_after_so_many_tokens(sentence_transformer_path):

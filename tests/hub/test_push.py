@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.classifiers.conftest import word_pairs
 from tests.hub.stand_in import Hub, hub_on_loopback
 
 
@@ -109,6 +110,27 @@ def test_what_arrives_and_what_does_not(workplace, causal_lm_path, pair_classifi
     assert "![Metrics over the training steps](training_curves.png)" in card
     assert hub.files["training_curves.png"].startswith(b"\x89PNG")
     assert any("step" in message for message in hub.messages)  # a checkpoint, before the end
+
+
+def test_a_classifier(workplace, pair_classifier_one_label_path):
+    """Weights with their calibration, and the card; no checkpoints of the run."""
+    (workplace / "pairs.jsonl").write_text("".join(json.dumps(vars(pair)) + "\n" for pair in word_pairs(24)))
+    options = ["--data", "pairs.jsonl", "--output_dir", "classifier", "--kind", "cross-encoder", "--use_cpu", "true"]
+    options += ["--base_model", pair_classifier_one_label_path, "--num_train_epochs", "1", "--dev_share", "0.3"]
+    options += ["--push_to_hub", "true", "--hub_model_id", "someone/classifier"]
+    with hub_on_loopback() as hub:
+        finished = command(workplace, hub, "trl_diversity.cli", "train-classifier", *options)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert "Pushed to https://huggingface.co/someone/classifier." in finished.stdout
+    assert {"config.json", "model.safetensors", "README.md", "tokenizer.json"} <= hub.files.keys()
+    assert not any(name.startswith(("checkpoint-", "eval/")) for name in hub.files)
+    assert list(workplace.glob("classifier/checkpoint-*")), "there was something to leave out"
+    calibration = json.loads(hub.files["config.json"])["trl_diversity"]
+    assert f"| threshold | {calibration['threshold']:.6g} |" in hub.files["README.md"].decode()
+    for content in [*hub.files.values(), finished.stdout.encode(), finished.stderr.encode()]:
+        assert TOKEN.encode() not in content
+    for content in hub.files.values():
+        no_secrets(content, workplace, pair_classifier_one_label_path)
 
 
 @pytest.mark.slow

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Compares the bi-encoder's training recipe with the bare cosine, over folds by prompt and several seeds.
+Compares the bi-encoder's training recipe, and a cross-encoder's, with the bare cosine, over folds by prompt and seeds.
 
-`python -m trl_diversity.classifiers.cross_validation train.jsonl val.jsonl`
+`python -m trl_diversity.classifiers.cross_validation train.jsonl val.jsonl [--cross_encoder RECIPE.yaml]`
 """
 
 import argparse
+import hashlib
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,9 +26,11 @@ from trl_diversity.classifiers.pairs import LabelledPair, folds_by_prompt, load_
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from trl_diversity.classifiers.cross_encoder_training import CrossEncoderSettings
     from trl_diversity.equivalence.bi_encoder import PairHead
 
 SEEDS = (0, 1, 2, 3, 4)
+FOLDS = 5
 
 
 def cross_validate(
@@ -96,6 +101,96 @@ def _fitted(
     return head, stable_threshold(labels, _sigmoid(logits), settings.goal)
 
 
+def cross_validate_cross_encoder(
+    pairs: Sequence[LabelledPair],
+    settings: "CrossEncoderSettings",
+    seeds: Sequence[int] = SEEDS,
+    dev_share: float = 0.1,
+    journal: str | Path | None = None,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """
+    Score every pair by a cross-encoder that was trained and calibrated on pairs of other prompts.
+
+    Args:
+        pairs (`Sequence[LabelledPair]`):
+            All labelled pairs.
+        settings ([`CrossEncoderSettings`]):
+            How it is trained, with the seed of the deal.
+        seeds (`Sequence[int]`, *optional*):
+            One deal of prompts over folds for each.
+        dev_share (`float`, *optional*, defaults to 0.1):
+            Share of the other prompts that epoch, temperature and threshold are chosen on.
+        journal (`str` or `pathlib.Path`, *optional*):
+            File to which every fold is written when it is done; folds that it holds are not trained again.
+
+    Returns:
+        `list`: per seed the probabilities, the mean of both orders, and whether each lies above its fold's threshold,
+        `(pairs,)` both.
+
+    Raises:
+        `ValueError`: if the journal was written for other pairs or settings.
+    """
+    known = _read_journal(journal, pairs, settings, dev_share)
+    results = []
+    for seed in seeds:
+        scores, same = np.zeros(len(pairs)), np.zeros(len(pairs), bool)
+        for number, held_out in enumerate(folds_by_prompt(pairs, FOLDS, seed)):
+            if (seed, number) not in known:
+                known[seed, number] = _trained_fold(pairs, held_out, replace(settings, seed=seed), dev_share)
+                if journal is not None:
+                    found, threshold = known[seed, number]
+                    entry = {"seed": seed, "fold": number, "threshold": threshold, "scores": found}
+                    with open(journal, "a", encoding="utf-8") as file:
+                        file.write(json.dumps(entry) + "\n")
+            found, threshold = known[seed, number]
+            scores[held_out] = found
+            same[held_out] = scores[held_out] > threshold
+        results.append((scores, same))
+    return results
+
+
+def _trained_fold(
+    pairs: Sequence[LabelledPair], held_out: Sequence[int], settings: "CrossEncoderSettings", dev_share: float
+) -> tuple[list[float], float]:
+    from trl_diversity.classifiers.cross_encoder_training import train_cross_encoder
+    from trl_diversity.classifiers.pairs import split_by_prompt
+    from trl_diversity.equivalence import load_equivalence_model
+
+    left_out = set(held_out)
+    rest = [pair for index, pair in enumerate(pairs) if index not in left_out]
+    train, dev = split_by_prompt(rest, dev_share, settings.seed)
+    with tempfile.TemporaryDirectory() as directory:
+        train_cross_encoder(train, dev, directory, settings)
+        model = load_equivalence_model(directory, device="cpu" if settings.use_cpu else None, both_orders=True)
+        texts = [(pairs[index].generation_0, pairs[index].generation_1) for index in held_out]
+        return list(model.score_pairs(texts)), float(model.threshold)
+
+
+def _read_journal(
+    journal: str | Path | None, pairs: Sequence[LabelledPair], settings: "CrossEncoderSettings", dev_share: float
+) -> dict[tuple[int, int], tuple[list[float], float]]:
+    """Folds that are done. A new journal begins with what they depend on."""
+    if journal is None:
+        return {}
+    left_out = ("base_model", "seed", "resume")  # a path of this machine, and what every fold has of its own
+    kept = {name: value for name, value in vars(settings).items() if name not in left_out}
+    base = Path(settings.base_model).name
+    made_with = {"pairs": [hash_of(pairs), len(pairs)], "base": base, "dev_share": dev_share, **kept}
+    path = Path(journal)
+    if not path.exists():
+        path.write_text(json.dumps(made_with) + "\n", encoding="utf-8")
+        return {}
+    first, *rest = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    if first != made_with:
+        raise ValueError(f"{path} was written for other pairs or settings: name another file, or remove it")
+    return {(entry["seed"], entry["fold"]): (entry["scores"], entry["threshold"]) for entry in rest}
+
+
+def hash_of(pairs: Sequence[LabelledPair]) -> str:
+    """The same for the same pairs in the same order."""
+    return hashlib.sha256(json.dumps([vars(pair) for pair in pairs]).encode()).hexdigest()[:16]
+
+
 def compare(
     labels: Sequence[int], results: dict[str, list[tuple[np.ndarray, np.ndarray]]], resamples: int = 2000
 ) -> dict[str, dict[str, tuple[float, float, float]]]:
@@ -103,8 +198,8 @@ def compare(
     Mean over seeds of AUC and balanced accuracy, and of the difference between head and cosine.
 
     Returns:
-        `dict`: for `"cosine"`, `"head"` and `"difference"`, for each metric its value and the ends of its 95 %
-        interval over pairs (the same draws for both models).
+        `dict`: for every model in `results` and for `"difference"`, for each metric its value and the ends of its 95 %
+        interval over pairs (the same draws for all models).
     """
     truth = np.asarray(labels)
 
@@ -151,14 +246,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+", help="Files of labelled pairs, taken together.")
     parser.add_argument("--max_text_tokens", type=int, help="Read only so many tokens of a text.")
+    parser.add_argument(
+        "--cross_encoder", metavar="RECIPE.yaml", help="Of train-classifier: trained on every fold too."
+    )
+    parser.add_argument("--journal", help="Keep the cross-encoder's folds in this file, and continue from it.")
     args = parser.parse_args(argv)
     pairs = [pair for path in args.files for pair in load_pairs(path)]
     base = load_sentence_transformer(minilm_path(), "cpu", "float32", False, None)
     if args.max_text_tokens is not None:
         pairs = [cut_pair(pair, base.tokenizer.backend_tokenizer, args.max_text_tokens) for pair in pairs]
     results = cross_validate(pairs, base, BiEncoderSettings())
+    if args.cross_encoder is not None:
+        settings, dev_share = _of_recipe(args.cross_encoder)
+        results["cross_encoder"] = cross_validate_cross_encoder(
+            pairs, settings, dev_share=dev_share, journal=args.journal
+        )
     table = compare([pair.similar for pair in pairs], results)
     sys.stdout.write(json.dumps({"pairs": len(pairs), "seeds": len(SEEDS), **table}, indent=2) + "\n")
+
+
+def _of_recipe(path: str) -> tuple["CrossEncoderSettings", float]:
+    from trl_diversity.scripts.train_classifier import cross_encoder_settings, make_parser
+
+    (recipe,) = make_parser().parse_args_and_config(["--config", path])
+    if recipe.kind != "cross-encoder":
+        raise SystemExit(f"{path} trains a {recipe.kind}: name the recipe of a cross-encoder")
+    return cross_encoder_settings(recipe), recipe.dev_share
 
 
 if __name__ == "__main__":

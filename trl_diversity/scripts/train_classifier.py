@@ -11,10 +11,14 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from trl_diversity.scripts.parsing import StrictParser, export_environment
 
+
+if TYPE_CHECKING:
+    from trl_diversity.classifiers.cross_encoder_training import CrossEncoderSettings
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +87,12 @@ class TrainClassifierArguments:
             Cross-encoder: take up the run in `output_dir` from its last checkpoint.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether code from the base's checkpoint may run.
+        push_to_hub (`bool`, *optional*, defaults to `False`):
+            Push the classifier to the Hub once it is saved.
+        hub_model_id (`str`, *optional*):
+            Its repository, such as `"you/your-classifier"`. The name of `output_dir` by default.
+        hub_private_repo (`bool`, *optional*, defaults to `False`):
+            Whether a repository that is made for it is private.
     """
 
     data: str = field(metadata={"help": "Labelled pairs: a .jsonl, .json or .parquet file, or a data set on the Hub."})
@@ -137,6 +147,11 @@ class TrainClassifierArguments:
     use_cpu: bool = field(default=False, metadata={"help": "Train on the CPU even if there is a GPU."})
     resume: bool = field(default=False, metadata={"help": "Cross-encoder: continue the run in `output_dir`."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Whether code from the base may run."})
+    push_to_hub: bool = field(default=False, metadata={"help": "Push the classifier to the Hub once it is saved."})
+    hub_model_id: str | None = field(
+        default=None, metadata={"help": "Its repository on the Hub. Default: the name of `output_dir`."}
+    )
+    hub_private_repo: bool = field(default=False, metadata={"help": "Make a private repository."})
 
     def __post_init__(self):
         for name in ("hidden_units", "sure_pairs", "short_pairs", "lora_rank", "tune_epochs"):
@@ -177,7 +192,8 @@ def main(args: TrainClassifierArguments, command: str = "trl-diversity train-cla
         `dict[str, float]`: its metrics on pairs that it was not fitted on.
 
     Raises:
-        `SystemExit`: with a plain message, if the data is not as it must be.
+        `SystemExit`: with a plain message, if the data is not as it must be, or the saved classifier could not be
+            pushed.
     """
     from trl_diversity.classifiers.pairs import PairColumns, load_pairs
 
@@ -192,7 +208,31 @@ def main(args: TrainClassifierArguments, command: str = "trl-diversity train-cla
     if os.environ.get("RANK", "0") == "0":
         print(" ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
         print(f"Saved to {args.output_dir}.")
+        if args.push_to_hub:
+            _push(args)
     return metrics
+
+
+def _push(args: TrainClassifierArguments) -> None:
+    """Upload what was saved, without the checkpoints of the run, from which it was chosen."""
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        name = args.hub_model_id or Path(args.output_dir).absolute().name
+        repository = api.create_repo(name, private=args.hub_private_repo or None, exist_ok=True).repo_id
+        api.upload_folder(
+            repo_id=repository,
+            folder_path=args.output_dir,
+            commit_message="Pair classifier",
+            ignore_patterns=["checkpoint-*/**", "eval/**"],
+        )
+    except Exception as error:  # the classifier is on disk: whatever the Hub says, it is not lost
+        raise SystemExit(
+            f"train-classifier: error: the classifier was not pushed to the Hub: {type(error).__name__}: {error}\n"
+            f"It is complete in {args.output_dir}, from where it can be pushed with `hf upload`."
+        ) from error
+    print(f"Pushed to https://huggingface.co/{repository}.")
 
 
 def _train_bi_encoder(args: TrainClassifierArguments, pairs: list, dev_pairs: list | None, command: str) -> dict:
@@ -255,18 +295,22 @@ def _bi_encoder_settings(args: TrainClassifierArguments) -> Any:
 
 
 def _train_cross_encoder(args: TrainClassifierArguments, pairs: list, dev_pairs: list | None, command: str) -> dict:
-    from trl_diversity.classifiers.cross_encoder_training import CrossEncoderSettings, train_cross_encoder
+    from trl_diversity.classifiers.cross_encoder_training import train_cross_encoder
     from trl_diversity.classifiers.pairs import split_by_prompt
-    from trl_diversity.equivalence.loading import minilm_path
 
     if dev_pairs is None:
         pairs, dev_pairs = split_by_prompt(pairs, args.dev_share, args.seed)
+    return train_cross_encoder(pairs, dev_pairs, args.output_dir, cross_encoder_settings(args), command)
+
+
+def cross_encoder_settings(args: TrainClassifierArguments) -> "CrossEncoderSettings":
+    """How these arguments train a cross-encoder."""
+    from trl_diversity.classifiers.cross_encoder_training import CrossEncoderSettings
+    from trl_diversity.equivalence.loading import minilm_path
+
     names = CrossEncoderSettings.__dataclass_fields__
-    given = {name: value for name, value in vars(args).items() if name in names}
-    settings = replace(CrossEncoderSettings(), **given)
-    if args.base_model == "minilm":
-        settings = replace(settings, base_model=minilm_path())
-    return train_cross_encoder(pairs, dev_pairs, args.output_dir, settings, command)
+    settings = CrossEncoderSettings(**{name: value for name, value in vars(args).items() if name in names})
+    return replace(settings, base_model=minilm_path()) if args.base_model == "minilm" else settings
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
