@@ -16,7 +16,9 @@ def main(argv: list[str] | None = None) -> None:
     """Run the topics asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("docs/results"), help="folder for bench.md and bench.json")
-    parser.add_argument("--topics", nargs="+", choices=TOPICS, default=list(TOPICS), help="what to time")
+    parser.add_argument(
+        "--topics", nargs="*", choices=TOPICS, default=list(TOPICS), help="what to time; none to time servers alone"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="rounds of which medians are taken")
     parser.add_argument(
         "--servers", nargs="*", default=[], help="URLs of running classifier servers, to time them too"

@@ -107,12 +107,19 @@ def between(shortest: int, longest: int) -> Callable[[random.Random], int]:
     return lambda numbers: round(math.exp(numbers.uniform(math.log(shortest), math.log(longest))))
 
 
-def groups_of(count: int, size: int, length: Callable[[random.Random], int], clusters: int) -> list[CompletionGroup]:
+def groups_of(
+    count: int, size: int, length: Callable[[random.Random], int], clusters: int, seed: int = 0
+) -> list[CompletionGroup]:
     """Groups of different texts; the first word of a text tells its cluster."""
-    numbers = random.Random(0)
+    numbers = random.Random(seed)
 
     def text(index: int) -> str:
         words = [f"w{index % clusters}", *(f"w{numbers.randrange(100, WORDS)}" for _ in range(length(numbers) - 1))]
         return " ".join(words)
 
     return [CompletionGroup(prompt="", completions=[text(index) for index in range(size)]) for _ in range(count)]
+
+
+def counted(number: int, what: str) -> str:
+    """`1 group`, `2 groups`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.models import between, groups_of, minilm_classifier, qwen3_classifier
+from benchmarks.models import between, counted, groups_of, minilm_classifier, qwen3_classifier
 from benchmarks.timing import FLOOR, PEER, PRODUCT, Row, time_row
 from trl_diversity.diversity.clustering import closure_labels
 from trl_diversity.diversity.groups import CompletionGroup
@@ -94,11 +94,11 @@ def cross_encoder_rows(rounds: int, quick: bool) -> Iterator[Row]:
     cases += [(16, "mixed", MIXED, 2), (16, "long", LONG, 1)]
     for size, name, lengths, count in cases[:2] if quick else cases:
         groups = groups_of(1 if quick else count, size, between(*lengths), size)
-        case = f"{len(groups)} groups of {size}, {name} texts, all differ"
+        case = f"{counted(len(groups), 'group')} of {size}, {name} texts, all differ"
         yield partition_row(topic, case, cross_encoder, groups, rounds)
     for clusters in (1,) if quick else (1, 2, 4):
         groups = groups_of(1 if quick else 8, 8, between(*MIXED), clusters)
-        case = f"{len(groups)} groups of 8, mixed texts, {clusters} cluster{'s' if clusters > 1 else ''}"
+        case = f"{counted(len(groups), 'group')} of 8, mixed texts, {counted(clusters, 'cluster')}"
         yield partition_row(topic, case, cross_encoder, groups, rounds)
 
 
@@ -117,16 +117,18 @@ def decoder_rows(rounds: int, quick: bool) -> Iterator[Row]:
         "whole pairs in batches of 8": lambda: whole(groups),
     }
     for name, peer in peers.items():
-        case = f"{len(groups)} groups of 8, mixed texts, all differ, against {name}"
+        case = f"{counted(len(groups), 'group')} of 8, mixed texts, all differ, against {name}"
         ways = {PRODUCT: lambda: measure(groups), PEER: peer}
         yield time_row("decoder partition", case, ways, rounds, largest_score_difference=difference)
 
 
 def default_rows(rounds: int, quick: bool) -> Iterator[Row]:
     """The default model, n encodings a group, against the cross-encoder's pairs."""
-    groups = groups_of(1 if quick else 8, 8, between(*MIXED), 8)
+    count = 1 if quick else 8
+    # The default model remembers the texts that it has read: each call gets new ones
+    fresh = (groups_of(count, 8, between(*MIXED), 8, seed) for seed in itertools.count())
     default = PartitionDiversity(KnownClusters(load_equivalence_model("default", device="cpu")))
     cross_encoder = PartitionDiversity(KnownClusters(CrossEncoderEquivalence(minilm_classifier(), 0.5)))
-    ways = {PRODUCT: lambda: default(groups), PEER: lambda: cross_encoder(groups)}
-    case = f"{len(groups)} groups of 8, mixed texts, all differ, against the cross-encoder here"
+    ways = {PRODUCT: lambda: default(next(fresh)), PEER: lambda: cross_encoder(next(fresh))}
+    case = f"{counted(count, 'group')} of 8, mixed texts, all differ, against the cross-encoder here"
     yield time_row("default model", case, ways, rounds)

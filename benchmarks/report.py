@@ -4,7 +4,7 @@
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import date
 from importlib.metadata import version
@@ -15,27 +15,50 @@ from benchmarks.timing import FLOOR, PEER, PRODUCT, Row
 
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "trl", "accelerate")
-_NOTE = """Every row was timed in one run; ratios are medians over rounds in which all ways ran once each.
+REPORT_FILE, DATA_FILE = "bench.md", "bench.json"
+_NOTE = """Ratios are medians over rounds in which all ways ran once each.
 **Peer**: the plain way, written here from its description (one pair a call and all pairs; text edited and tokenised
 anew and two full passes), where the case names no other. **Floor**: one forward pass over exactly the tokens that must
 be read, without padding, on the same cores; a share above 1 means that less was computed than that."""
 
 
 def write_report(rows: Sequence[Row], output: Path, command: str) -> Path:
-    """Write both files and return the path of the table."""
+    """
+    Write both files and return the path of the table.
+
+    Topics of an earlier run in the folder stay if they were not timed this time, under the command that timed them.
+    """
     output.mkdir(parents=True, exist_ok=True)
-    facts = machine_facts()
-    document = {"command": command, "machine": facts, "rows": [asdict(row) for row in rows]}
-    (output / "bench.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    described = ", ".join(f"{name} {value}" for name, value in facts.items())
-    lines = ["# Speed", "", f"`{command}`: {described}.", "", _NOTE, ""]
-    for topic in dict.fromkeys(row.topic for row in rows):
-        lines += [f"## {topic[0].upper()}{topic[1:]}", "", *_table([row for row in rows if row.topic == topic]), ""]
-    if not facts["cuda"]:
+    timed = {row.topic for row in rows}
+    runs = [*_other_topics(output / DATA_FILE, timed)]
+    runs.append({"command": command, "machine": machine_facts(), "rows": [asdict(row) for row in rows]})
+    (output / DATA_FILE).write_text(json.dumps({"runs": runs}, indent=2) + "\n", encoding="utf-8")
+    lines = ["# Speed", "", _NOTE, ""]
+    for run in runs:
+        described = ", ".join(f"{name} {value}" for name, value in run["machine"].items())
+        lines += [f"`{run['command']}`: {described}.", ""]
+        kept = [Row(**row) for row in run["rows"]]
+        for topic in dict.fromkeys(row.topic for row in kept):
+            lines += [
+                f"## {topic[0].upper()}{topic[1:]}",
+                "",
+                *_table([row for row in kept if row.topic == topic]),
+                "",
+            ]
+    if not any(run["machine"]["cuda"] for run in runs):
         lines += ["## On a GPU", "", "Not measured: this machine has none.", ""]
-    path = output / "bench.md"
+    path = output / REPORT_FILE
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
+
+
+def _other_topics(path: Path, timed: set[str]) -> Iterator[dict[str, Any]]:
+    """What earlier runs have of other topics."""
+    if not path.exists():
+        return
+    for run in json.loads(path.read_text(encoding="utf-8"))["runs"]:
+        if rows := [row for row in run["rows"] if row["topic"] not in timed]:
+            yield {**run, "rows": rows}
 
 
 def machine_facts() -> dict[str, Any]:

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.models import between, groups_of
+from benchmarks.models import between, counted, groups_of
 from benchmarks.partition import MIXED, KnownClusters
 from benchmarks.timing import PEER, PRODUCT, Row, time_row
 from trl_diversity.diversity.measures import PartitionDiversity
@@ -33,5 +33,8 @@ def server_rows(urls: list[str], rounds: int, quick: bool) -> Iterator[Row]:
             measure(groups)
             asked, model.asked = len(model.asked), []
             ways = {PRODUCT: lambda measure=measure, groups=groups: measure(groups), PEER: one_request_a_pair}
-            case = f"{len(used)} server(s), {len(groups)} groups of 8, mixed texts, {clusters} cluster(s)"
+            case = (
+                f"{counted(len(used), 'server')}, {counted(len(groups), 'group')} of 8, mixed texts, "
+                f"{counted(clusters, 'cluster')}"
+            )
             yield time_row("server partition", case, ways, rounds, pairs=len(pairs), pairs_asked=asked)

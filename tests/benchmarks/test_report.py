@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks.timing import FLOOR, PEER, PRODUCT, time_row
+from benchmarks.report import write_report
+from benchmarks.timing import FLOOR, PEER, PRODUCT, Row, time_row
 
 
 def test_ratios_are_medians_of_rounds(monkeypatch):
@@ -22,16 +23,31 @@ def test_ratios_are_medians_of_rounds(monkeypatch):
 
 def test_the_report_holds_the_rows_and_says_that_no_gpu_was_there(tmp_path, capsys):
     command.main(["--quick", "--topics", "trainer", "--output", str(tmp_path)])
-    rows = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["rows"]
+    (run,) = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["runs"]
+    rows = run["rows"]
     assert [row["topic"] for row in rows] == ["trainer", "trainer"]
     text = (tmp_path / "bench.md").read_text(encoding="utf-8")
     assert all(f"| {row['case']} |" in text for row in rows)
     assert ("Not measured: this machine has none." in text) == (not torch.cuda.is_available())
 
 
+def test_topics_that_are_not_timed_again_stay_with_their_command(tmp_path):
+    def row(topic, case):
+        return Row(topic, case, {PRODUCT: 1.0})
+
+    write_report([row("a", "first"), row("b", "first")], tmp_path, "one")
+    write_report([row("b", "second"), row("c", "second")], tmp_path, "two")
+    runs = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["runs"]
+    found = [(run["command"], line["topic"], line["case"]) for run in runs for line in run["rows"]]
+    assert found == [("one", "a", "first"), ("two", "b", "second"), ("two", "c", "second")]
+    text = (tmp_path / "bench.md").read_text(encoding="utf-8")
+    assert text.index("`one`") < text.index("## A") < text.index("`two`") < text.index("## B") and "## C" in text
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_every_topic_runs(tmp_path, capsys):
     command.main(["--quick", "--output", str(tmp_path)])
-    rows = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["rows"]
+    (run,) = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["runs"]
+    rows = run["rows"]
     assert len({row["topic"] for row in rows}) == len(command.TOPICS)
