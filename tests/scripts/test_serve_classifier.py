@@ -18,7 +18,7 @@ from tests.servers.processes import leftovers
 from trl_diversity.equivalence import CrossEncoderEquivalence
 from trl_diversity.equivalence.one_label import save_with_one_label
 from trl_diversity.scripts.serve_classifier import ServeClassifierArguments, make_plans, yaml_lines
-from trl_diversity.scripts.server_processes import ServerPlan, ServerProcesses, visible_gpus
+from trl_diversity.scripts.server_processes import ServerPlan, ServerProcesses, core_shares, visible_gpus
 
 
 # Takes vLLM's command line; healthy at once, and with a child of its own that ignores SIGTERM, as a worker may
@@ -168,6 +168,21 @@ def test_without_a_gpu_servers_run_on_the_cpu():
     (plan,) = make_plans(arguments(), "m", "its/tokenizer", [])
     assert "--dtype=float32" in plan.options and "--tokenizer=its/tokenizer" in plan.options
     assert "CUDA_VISIBLE_DEVICES" not in plan.environment
+
+
+def test_servers_on_one_cpu_keep_out_of_each_others_way(monkeypatch):
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+    shares = [share["VLLM_CPU_OMP_THREADS_BIND"] for share in core_shares(3, range(8))]
+    assert shares == ["0,1", "2,3,4", "5,6,7"]
+    assert core_shares(1) == [{}]
+    assert core_shares(2, [7]) == [{"VLLM_CPU_OMP_THREADS_BIND": "nobind"}] * 2
+    if (os.cpu_count() or 1) > 1:
+        bound = [
+            plan.environment["VLLM_CPU_OMP_THREADS_BIND"] for plan in make_plans(arguments(gpus=2), "m", None, [])
+        ]
+        assert bound == [share["VLLM_CPU_OMP_THREADS_BIND"] for share in core_shares(2)]
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0-3")
+    assert core_shares(2) == [{}, {}]
 
 
 def test_the_lines_name_this_machine_for_others():

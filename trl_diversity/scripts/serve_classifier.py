@@ -23,6 +23,7 @@ from trl_diversity.scripts.server_processes import (
     ServerPlan,
     ServerProcesses,
     classify_request,
+    core_shares,
     cpu_options,
     visible_gpus,
 )
@@ -164,9 +165,10 @@ def make_plans(
         value = getattr(args, name)
         if value is not None:
             options.append(f"--{name.replace('_', '-')}={value}")
-    environment: dict[str, str] = {}
+    environments = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus]
     if not gpus:
         cpu, environment = cpu_options((os.cpu_count() or 1) // count)
+        environments = [{**environment, **share} for share in core_shares(count)]
         options += [*cpu, *(["--dtype=float32"] if args.dtype is None else [])]
     options += shlex.split(args.vllm_args)
     return [
@@ -175,7 +177,7 @@ def make_plans(
             port=args.port + index,
             host=args.host,
             options=tuple(options),
-            environment={**environment, **({"CUDA_VISIBLE_DEVICES": gpus[index]} if gpus else {})},
+            environment=environments[index],
             python=args.python or sys.executable,
         )
         for index in range(count)

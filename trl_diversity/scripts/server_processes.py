@@ -233,6 +233,30 @@ def cpu_options(threads: int) -> tuple[Sequence[str], dict[str, str]]:
     return options, {"VLLM_CPU_KVCACHE_SPACE": "", "OMP_NUM_THREADS": str(max(threads, 1))}
 
 
+def core_shares(count: int, cores: Sequence[int] | None = None) -> list[dict[str, str]]:
+    """
+    What keeps several servers on a CPU apart: vLLM by itself binds all of them to the same cores.
+
+    Args:
+        count (`int`):
+            Number of servers.
+        cores (`Sequence[int]`, *optional*):
+            Cores to share out. Those of this process by default.
+
+    Returns:
+        `list[dict[str, str]]`: variables to set for each server. None for a single server, or where the caller's
+        environment says how to bind.
+    """
+    if count == 1 or "VLLM_CPU_OMP_THREADS_BIND" in os.environ:
+        return [{}] * count
+    if cores is None:
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    if len(cores) < count:
+        return [{"VLLM_CPU_OMP_THREADS_BIND": "nobind"}] * count
+    shares = [cores[index * len(cores) // count : (index + 1) * len(cores) // count] for index in range(count)]
+    return [{"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, share))} for share in shares]
+
+
 def _is_healthy(url: str) -> bool:
     import httpx
 
