@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two steps of every recipe through the launch command in its header, on a tiny model of its family and two processes.
+"""Two steps of every recipe through the launch command in its header, on a tiny model of its family; on two processes
+where the header starts several.
 
 What is replaced: model, data, sizes and servers (this CPU generates and judges in the process), and accelerate's file.
 """
@@ -13,10 +14,12 @@ from typing import Any
 
 import pytest
 import yaml
-from transformers import LlamaConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import LlamaConfig, ModernBertConfig, ModernBertModel, Qwen3Config, Qwen3ForCausalLM
 
 from tests import tiny
-from tests.recipes.test_recipes import ONLINE, ROOT
+from tests.classifiers.conftest import word_pairs
+from tests.recipes.test_recipes import DIVPO, ONLINE, ROOT
+from trl_diversity import load_equivalence_model
 from trl_diversity.scripts.recipe_header import LaunchCommand, launch_commands
 
 
@@ -106,36 +109,120 @@ def overrides(values: dict[str, Any], models: dict[str, str], family: str) -> di
     return chosen
 
 
-@pytest.mark.distributed
-@pytest.mark.parametrize("path", CASES)
-def test_two_steps(path, models, tmp_path):
-    (tmp_path / "train.jsonl").write_text(
-        "".join(
-            json.dumps(
-                {"prompt": [{"role": "user", "content": f"{i} + 1?"}], "solution": f"${i + 1}$", "answer": str(i + 1)}
-            )
-            + "\n"
-            for i in range(8)
-        )
+def write_sums(path: Path) -> None:
+    """Eight problems with their answers, in the form of all recipes."""
+    rows = (
+        {"prompt": [{"role": "user", "content": f"{i} + 1?"}], "solution": f"${i + 1}$", "answer": str(i + 1)}
+        for i in range(8)
     )
-    values = without_servers(path, tmp_path / "recipe.yaml")
-    command = next(command for command in launch_commands(ROOT / path) if command.trains)
-    family = "qwen3" if "qwen3" in path else "qwen2" if "qwen2" in path else "llama"
-    processes = 1 if command.words[0] == "trl-diversity" else 2
-    chosen = {**overrides(values, models, family), "per_device_train_batch_size": 8 // processes}  # one group a step
-    options = [item for key, value in chosen.items() for item in (f"--{key}", str(value))]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def finish(words: list[str], options: dict[str, Any], directory: Path) -> subprocess.CompletedProcess:
+    """Run a command with further options, and expect it to end well."""
     finished = subprocess.run(
-        [*here(command, "recipe.yaml"), *options],
-        cwd=tmp_path,
+        [*words, *(item for key, value in options.items() for item in (f"--{key}", str(value)))],
+        cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=280,
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
+    return finished
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("path", CASES)
+def test_two_steps(path, models, tmp_path):
+    write_sums(tmp_path / "train.jsonl")
+    values = without_servers(path, tmp_path / "recipe.yaml")
+    command = next(command for command in launch_commands(ROOT / path) if command.trains)
+    family = "qwen3" if "qwen3" in path else "qwen2" if "qwen2" in path else "llama"
+    processes = 1 if command.words[0] == "trl-diversity" else 2
+    chosen = {**overrides(values, models, family), "per_device_train_batch_size": 8 // processes}  # one group a step
+    finished = finish(here(command, "recipe.yaml"), chosen, tmp_path)
     kind = "MULTI_CPU" if processes == 2 else "NO"
     assert f"{processes} process(es), DistributedType.{kind}" in finished.stderr
     assert finished.stdout.count("Model saved to out.") == 1
     assert finished.stdout.count("'grad_norm'") == 2, "two steps are logged, by one process"
     saved = {file.name for file in (tmp_path / "out").iterdir()}
     assert saved & {"model.safetensors", "adapter_model.safetensors"} and "README.md" in saved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", DIVPO)
+def test_two_steps_of_divpo(path, models, tmp_path):
+    """Groups are sampled, judged and paired, and two steps of DPO made on the pairs."""
+    write_sums(tmp_path / "train.jsonl")
+    without_servers(path, tmp_path / "recipe.yaml")
+    (command,) = (command for command in launch_commands(ROOT / path) if command.trains)
+    assert command.trains == "divpo" and command.words[0] == "trl-diversity"
+    options = {
+        name: SIZES[name]
+        for name in SIZES
+        if not name.startswith("vllm") and name not in ("use_vllm", "log_completions", "max_prompt_tokens")
+    }
+    options |= {
+        "model_name_or_path": models["llama"],
+        "dataset_name": "train.jsonl",
+        "output_dir": "out",
+        "reward_funcs": models["athene"],
+        "partition_model": models["classifier"],
+        "logging_strategy": "steps",
+        "rounds": 1,
+        "prompts_per_round": 4,
+        "per_device_train_batch_size": 1,
+    }
+    finished = finish(here(command, "recipe.yaml"), options, tmp_path)
+    assert finished.stdout.count("'grad_norm'") == 2
+    (report,) = (json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines())
+    assert report["groups"] == 4 and report["pairs"] >= 2 and 1 <= report["clusters"] <= 8
+    assert {file.name for file in (tmp_path / "out").iterdir()} >= {"adapter_model.safetensors", "README.md"}
+
+
+@pytest.fixture(scope="module")
+def classifier_bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A tiny base for either kind of classifier: ModernBERT's architecture, and a sentence encoder."""
+    tokenizer = tiny.tiny_bert_tokenizer()
+    with tiny.seeded(0):
+        encoder = ModernBertModel(
+            ModernBertConfig(
+                vocab_size=len(tokenizer),
+                hidden_size=16,
+                intermediate_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                pad_token_id=tokenizer.pad_token_id,
+                bos_token_id=None,
+                eos_token_id=None,
+                cls_token_id=tokenizer.cls_token_id,
+                sep_token_id=tokenizer.sep_token_id,
+            )
+        )
+    return {
+        "cross-encoder": tiny._save(tmp_path_factory.mktemp("modernbert"), encoder, tokenizer),
+        "bi-encoder": tiny.save_tiny_sentence_transformer(tmp_path_factory.mktemp("sentences")),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cross-encoder", "default-head"])
+def test_two_steps_of_a_classifier(name, classifier_bases, tmp_path):
+    """The command in the header on a few pairs; what it saves judges pairs by the threshold that it found."""
+    path = ROOT / "recipes" / "classifier" / f"{name}.yaml"
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(vars(pair)) + "\n" for pair in word_pairs(36)))
+    (command,) = (command for command in launch_commands(path) if "train-classifier" in command.words)
+    kind = yaml.safe_load(path.read_text())["kind"]
+    options = {"data": "pairs.jsonl", "output_dir": "out", "base_model": classifier_bases[kind], "use_cpu": "true"}
+    if kind == "cross-encoder":
+        options |= {"bf16": "false", "num_train_epochs": 2}  # one step of 64 pairs an epoch
+    else:
+        options |= {"sure_pairs": 10, "short_pairs": 20}
+    finished = finish(here(command, str(path)), options, tmp_path)
+    assert "Saved to out." in finished.stdout
+    if kind == "cross-encoder":
+        assert finished.stdout.count("'grad_norm'") == 2
+    model = load_equivalence_model(str(tmp_path / "out"), device="cpu")
+    assert 0 < model.threshold < 1
+    assert all(0 <= score <= 1 for score in model.score_pairs([("a cat", "a dog"), ("a cat", "a cat.")]))
