@@ -59,7 +59,7 @@ demo-smoke: $(VENV)/.demo ## Two steps of each demo, as a check that they run
 table1-pilot: $(VENV)/.demo ## Tell from a pilot which differences the table below can detect (half an hour)
 	$(RUN) -m demo.table1 --pilot --output outputs/table1
 
-table1: $(VENV)/.demo ## Seven ways to train the same policy, three seeds, one table (hours); finished runs are kept
+table1: $(VENV)/.demo ## Six ways to train the same policy, and the policy itself: three seeds, one table (hours); finished runs are kept
 	$(RUN) -m demo.table1 --seeds 0 1 2 --output outputs/table1 --results docs/results
 
 table1-quick: $(VENV)/.demo ## One step of every arm of the table, as a check that they run

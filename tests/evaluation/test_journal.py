@@ -30,6 +30,14 @@ def test_settings_without_rows_do_not_bind(tmp_path):
     assert Journal(tmp_path / "rows.jsonl", {"a": 2}).rows == {}
 
 
+def test_parquet_holds_the_same_rows(tmp_path):
+    from datasets import Dataset
+
+    rows = [{"prompt": "a", "id": 1}, {"prompt": "b", "id": None}]
+    Dataset.from_list(rows).to_parquet(tmp_path / "rows.parquet")
+    assert list(read_rows(tmp_path / "rows.parquet")) == rows
+
+
 def test_lines_are_read_strictly(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": 1}\n\n[1]\n')

@@ -114,6 +114,37 @@ def test_rounds_move_the_policy_towards_what_is_chosen(working_directory, causal
     assert "DPO" in Path("out/README.md").read_text()
 
 
+def test_what_would_be_cut_or_ignored_is_refused(working_directory, causal_lm_path):
+    shared = (
+        "--dataset_name",
+        "train.jsonl",
+        "--prompt_column",
+        "question",
+        "--reward_funcs",
+        "script_rewards.brevity",
+    )
+    shared = (*shared, "--diversity_measure", "ngram")
+    with pytest.raises(SystemExit, match="`max_length` is 1024, so that DPO would cut answers: .* up to 1536 tokens"):
+        divpo(causal_lm_path, *shared, "--max_prompt_tokens", "512", "--max_completion_length", "1024")
+    with pytest.raises(SystemExit, match="`watch_reward_hacking` has no effect"):
+        divpo(causal_lm_path, *shared, "--watch_reward_hacking", "true")
+
+
+def test_long_prompts_are_left_out(working_directory, causal_lm_path, monkeypatch):
+    write_lines(Path("prompts.jsonl"), [{"prompt": "a b c"}, {"prompt": "x " * 60}, {"prompt": "d"}])
+    seen = []
+
+    def rounds(model, tokenizer, prompts, *others):
+        seen.extend(prompts)
+        raise SystemExit("seen")
+
+    monkeypatch.setattr("trl_diversity.scripts.divpo.train_rounds", rounds)
+    options = ("--dataset_name", "prompts.jsonl", "--reward_funcs", "script_rewards.brevity")
+    with pytest.raises(SystemExit, match="seen"):
+        divpo(causal_lm_path, *options, "--max_prompt_tokens", "40", "--max_completion_length", "8")
+    assert seen == ["a b c", "d"]
+
+
 def test_adapter_goes_on_from_the_round_before(causal_lm_path):
     """Two rounds of one step are not one: the second begins with the first one's adapter, the reference does not."""
     import torch

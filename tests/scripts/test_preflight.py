@@ -2,6 +2,7 @@
 """`trl-diversity preflight`: what it reports of a healthy recipe, and each reason to stop."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from trl_diversity.scripts.preflight_servers import check_servers
 from trl_diversity.scripts.preflight_verdicts import LABELLED_PAIRS, reasons_against, share_right
 
 
+ROOT = Path(__file__).resolve().parents[2]
 REWARDS = """
 def spread(completions, **kwargs):
     return [float(i % 3) for i in range(len(completions))]
@@ -215,3 +217,8 @@ def test_a_real_classifier_tells_the_labelled_pairs_apart():
     model = load_equivalence_model("minilm")
     scores = model.score_pairs([(first, second) for _, first, second, _ in LABELLED_PAIRS])
     assert share_right(scores, model.threshold, [same for *_, same in LABELLED_PAIRS]) >= 0.75
+
+
+def test_divpo_has_none():
+    with pytest.raises(SystemExit, match="DivPO has no preflight"):
+        run(["--config", str(ROOT / "recipes" / "llama-3.1-8b-instruct" / "divpo.yaml")])

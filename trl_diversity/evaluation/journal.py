@@ -10,11 +10,19 @@ from typing import Any
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """
-    The objects of a file of JSON lines, one after the other; empty lines are passed over.
+    The objects of a file of JSON lines, or the rows of a Parquet file, one after the other.
+
+    Empty lines are passed over.
 
     Raises:
         `ValueError`: naming file and line, if a line is no JSON object.
     """
+    if str(path).endswith(".parquet"):
+        from pyarrow.parquet import ParquetFile
+
+        for batch in ParquetFile(path).iter_batches():
+            yield from batch.to_pylist()
+        return
     with open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():

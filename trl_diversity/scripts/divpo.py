@@ -74,6 +74,8 @@ def main(script_args: DivpoScriptArguments, training_args: Any, model_args: Any)
 
     from trl_diversity.scripts.training_data import load_splits
 
+    if script_args.watch_reward_hacking:
+        raise SystemExit("trl-diversity divpo: `watch_reward_hacking` has no effect here: leave it out.")
     dataset = load_splits(script_args, with_eval=False)[0]
     columns = set(next(iter(dataset)))
     options: Any = {"trust_remote_code": training_args.trust_remote_code, "dtype": model_args.dtype or "float32"}
@@ -81,11 +83,16 @@ def main(script_args: DivpoScriptArguments, training_args: Any, model_args: Any)
     tokenizer: Any = AutoTokenizer.from_pretrained(
         model_args.model_name_or_path, trust_remote_code=training_args.trust_remote_code
     )
+    if script_args.max_prompt_tokens is not None:
+        from trl_diversity.data.prompt_lengths import drop_long_prompts
+
+        dataset = drop_long_prompts(dataset, tokenizer, script_args.max_prompt_tokens)
     peft_config = get_peft_config(model_args)
     if {"chosen", "rejected"} <= columns:
         trainer = _train_on(dataset, model, tokenizer, training_args, peft_config)
     else:
         reward_name = _reward_of_rounds(script_args)
+        _require_room(script_args, training_args)
         from trl_diversity.scripts.quality import load_quality
 
         quality = load_quality(
@@ -99,6 +106,16 @@ def main(script_args: DivpoScriptArguments, training_args: Any, model_args: Any)
     trainer.save_model(training_args.output_dir)
     trainer.create_model_card(model_name=Path(training_args.output_dir).name)
     print(f"Model saved to {training_args.output_dir}.")
+
+
+def _require_room(script_args: DivpoScriptArguments, training_args: Any) -> None:
+    """Make sure that DPO reads whole answers: it cuts what is longer than `max_length`."""
+    needed = (script_args.max_prompt_tokens or 0) + script_args.max_completion_length
+    if training_args.max_length is not None and training_args.max_length < needed:
+        raise SystemExit(
+            f"trl-diversity divpo: `max_length` is {training_args.max_length}, so that DPO would cut answers: prompt "
+            f"and completion have up to {needed} tokens (`max_prompt_tokens` + `max_completion_length`)."
+        )
 
 
 def _reward_of_rounds(script_args: DivpoScriptArguments) -> str:

@@ -283,7 +283,12 @@ def _command(words: list[str]) -> str:
     with contextlib.suppress(OSError, ValueError):  # the parser reports it
         path, _ = split_config(words)
         if path is not None:
-            return command_of(path)
+            command = command_of(path)
+            if command == "divpo":
+                raise SystemExit(
+                    "trl-diversity preflight: DivPO has no preflight; a round is short: try `--rounds 1`."
+                )
+            return command
     return "darling"
 
 
