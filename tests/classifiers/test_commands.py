@@ -246,6 +246,20 @@ def test_cross_encoders_of_folds_are_kept_and_never_see_a_prompt_they_score(
         cross_validate_cross_encoder(pairs, replace(settings, max_side_tokens=8), (0,), 0.3, journal)
 
 
+def test_the_command_of_a_card_names_no_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "pairs.jsonl").touch()
+    shown = train_classifier._without_directories(
+        ["--data=/home/me/pairs.jsonl", "--dev_data", "../me/dev.jsonl", "--data", "data/pairs.jsonl"]
+        + ["--output_dir=~/out/", "--base_model", "owner/base", "--l2", "0.5"]
+    )
+    assert shown == [
+        *("--data=pairs.jsonl", "--dev_data", "dev.jsonl", "--data", "pairs.jsonl"),
+        *("--output_dir=out", "--base_model", "owner/base", "--l2", "0.5"),
+    ]
+
+
 def test_a_text_is_cut_after_so_many_tokens(sentence_transformer_path):
     base = load_sentence_transformer(sentence_transformer_path, "cpu", None, False, None)
     pair = word_pairs(1)[0]

@@ -18,7 +18,7 @@ from trl.trainer import grpo_trainer
 from trl.trainer.utils import get_config_model_id, is_async_callable, pad
 
 from tests.trainers.helpers import fix_completions, make_trainer, record_outputs
-from trl_diversity.trainers.base_trainer import RewardColumnTrainer
+from trl_diversity.trainers.clean_saving import CleanSaving
 
 
 def relied_on(holds, member, purpose, found=None):
@@ -119,7 +119,7 @@ def test_places_that_save_the_training_arguments():
     relied_on(
         places == {"_save", "_push_from_checkpoint"}, "Trainer", "saving no token: `torch.save(self.args", f"{places}"
     )
-    overridden = {name for name in places if name in vars(RewardColumnTrainer)}
+    overridden = {name for name in places if name in vars(CleanSaving)}
     assert overridden == places
     in_trl = {
         name

@@ -125,6 +125,28 @@ def test_impossible_arguments_are_errors(base):
         TextReader(base, 0, 1)
 
 
+def test_what_is_kept_is_bounded_by_its_characters(base, monkeypatch):
+    """Facts of long texts take megabytes: the texts used last stay."""
+    read = []
+    encode = base.encode
+
+    def encoding(windows, **options):
+        read.append(list(windows))
+        return encode(windows, **options)
+
+    monkeypatch.setattr(base, "encode", encoding)
+    reader = TextReader(base, 50, 4, cache_characters=20)
+    texts = ["the cat is", "the dog is", "blue is red"]  # 10, 10 and 11 characters
+    reader(texts[:2])
+    reader(texts[:1])
+    reader(texts[2:])  # the dog goes first; then 21 characters are still too many
+    reader(texts[2:])
+    assert read == [texts[:2], texts[2:]]
+    assert list(reader._known) == texts[2:]
+    reader(["the cat is " * 3])  # longer than all that may stay
+    assert not reader._known
+
+
 def test_overlaps_by_hand(base):
     known = TextReader(base, 50, 4)(["the cat is blue", "the dog is blue", "The cat IS blue"])
     one, other, upper = (facts for facts, _ in known.values())

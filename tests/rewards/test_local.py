@@ -41,6 +41,23 @@ def test_messages_go_through_the_template(reward_model_path):
     assert found == pytest.approx(module_rewards(reward_model_path, [text]), abs=1e-5)
 
 
+def test_arguments_of_the_template_reach_every_kind_of_model(tmp_path, reward_model_path):
+    """A trainer gives them to its modules; a model on a device of its own must read the same text."""
+    tokenizer = AutoTokenizer.from_pretrained(reward_model_path)
+    tokenizer.chat_template = "{{ mood }}" + tokenizer.chat_template
+    path = tmp_path / "moody"
+    load_reward_model(reward_model_path, dtype="float32").save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    messages = ([[{"role": "user", "content": "hello"}]], [[{"role": "assistant", "content": "x"}]])
+    options = {"max_completion_length": 8, "device": "cpu"}
+    (plain,) = resolve_reward_functions([str(path)], **options)
+    (moody,) = resolve_reward_functions([str(path)], chat_template_kwargs={"mood": "calm "}, **options)
+    text = "<|user|>hello<|end|><|assistant|>x<|end|>"
+    assert plain(*messages) == pytest.approx(module_rewards(str(path), [text]), abs=1e-5)
+    assert moody(*messages) == pytest.approx(module_rewards(str(path), ["calm " + text]), abs=1e-5)
+    assert plain(*messages) != moody(*messages)
+
+
 def test_a_trainer_gets_the_same_rewards_as_from_the_module(tmp_path, causal_lm_path, reward_model_path):
     """And logs them under the same name."""
     rewards = {

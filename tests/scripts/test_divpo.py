@@ -114,7 +114,16 @@ def test_rounds_move_the_policy_towards_what_is_chosen(working_directory, causal
     assert "DPO" in Path("out/README.md").read_text()
 
 
-def test_what_would_be_cut_or_ignored_is_refused(working_directory, causal_lm_path):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max_completion_length", "1020"], "`max_length` is 1024, so that DPO would cut answers: .* tokens"),
+        (["--watch_reward_hacking", "true"], "`watch_reward_hacking` has no effect"),
+        (["--load_in_4bit", "true"], "`load_in_4bit` has no effect"),
+        (["--resume_from_checkpoint", "out"], "`resume_from_checkpoint` has no effect"),
+    ],
+)
+def test_what_would_be_cut_or_ignored_is_refused(working_directory, causal_lm_path, options, message):
     shared = (
         "--dataset_name",
         "train.jsonl",
@@ -123,14 +132,12 @@ def test_what_would_be_cut_or_ignored_is_refused(working_directory, causal_lm_pa
         "--reward_funcs",
         "script_rewards.brevity",
     )
-    shared = (*shared, "--diversity_measure", "ngram")
-    with pytest.raises(SystemExit, match="`max_length` is 1024, so that DPO would cut answers: .* up to 1536 tokens"):
-        divpo(causal_lm_path, *shared, "--max_prompt_tokens", "512", "--max_completion_length", "1024")
-    with pytest.raises(SystemExit, match="`watch_reward_hacking` has no effect"):
-        divpo(causal_lm_path, *shared, "--watch_reward_hacking", "true")
+    with pytest.raises(SystemExit, match=message):
+        divpo(causal_lm_path, *shared, "--diversity_measure", "ngram", *options)
 
 
-def test_long_prompts_are_left_out(working_directory, causal_lm_path, monkeypatch):
+def test_long_prompts_are_left_out_and_texts_become_messages(working_directory, causal_lm_path, monkeypatch):
+    """Groups are sampled with the chat template, so DPO must train with it too."""
     write_lines(Path("prompts.jsonl"), [{"prompt": "a b c"}, {"prompt": "x " * 60}, {"prompt": "d"}])
     seen = []
 
@@ -141,8 +148,27 @@ def test_long_prompts_are_left_out(working_directory, causal_lm_path, monkeypatc
     monkeypatch.setattr("trl_diversity.scripts.divpo.train_rounds", rounds)
     options = ("--dataset_name", "prompts.jsonl", "--reward_funcs", "script_rewards.brevity")
     with pytest.raises(SystemExit, match="seen"):
-        divpo(causal_lm_path, *options, "--max_prompt_tokens", "40", "--max_completion_length", "8")
-    assert seen == ["a b c", "d"]
+        divpo(causal_lm_path, *options, "--max_prompt_tokens", "60", "--max_completion_length", "8")
+    assert seen == [[{"role": "user", "content": text}] for text in ("a b c", "d")]
+
+
+def test_what_is_saved_holds_no_token_and_no_local_path(working_directory, causal_lm_path):
+    """Every byte of a run with adapters on a local base."""
+    token = "hf_" + "q7w8e9" * 6
+    divpo(
+        causal_lm_path,
+        *("--dataset_name", "train.jsonl", "--prompt_column", "question"),
+        *("--reward_funcs", "script_rewards.brevity", "--diversity_measure", "ngram", "--hub_token", token),
+        *("--rounds", "1", "--prompts_per_round", "4", "--num_generations", "4", "--max_completion_length", "8"),
+        *("--use_peft", "--lora_r", "2", "--lora_target_modules", "all-linear"),
+    )
+    files = [path for path in Path("out").rglob("*") if path.is_file()]
+    assert {"adapter_model.safetensors", "training_args.bin", "README.md"} <= {path.name for path in files}
+    for path in files:
+        content = path.read_bytes()
+        assert token.encode() not in content, path
+        assert str(working_directory).encode() not in content, path
+        assert str(Path(causal_lm_path).parent).encode() not in content, path
 
 
 def test_adapter_goes_on_from_the_round_before(causal_lm_path):

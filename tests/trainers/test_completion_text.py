@@ -147,6 +147,23 @@ def test_a_think_block_that_the_prompt_opened(tmp_path, causal_lm_path, part, pa
     assert outputs[0]["rewards_per_func"][:, -1].tolist() == pytest.approx([2 / 3, 2 / 3, 1.0, 0.0])
 
 
+def test_an_answer_that_the_prompt_opened(tmp_path, causal_lm_path):
+    """The completion alone has no `<answer>`: without the prompt's end, no completion would have an answer."""
+    template = tiny.CHAT_TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><answer>{% endif %}")
+    trainer = make_trainer(
+        tmp_path,
+        causal_lm_path,
+        lambda completions, **kwargs: [1.0] * len(completions),
+        train_dataset=prompts_dataset(1, conversational=True),
+        trainer_settings={"processing_class": tiny.tiny_tokenizer(chat_template=template)},
+        diversity_text="answer",
+    )
+    fix_completions(trainer, {"p0": ["4</answer>", "4</answer> and more", "5</answer>", "</answer>"]})
+    outputs = record_outputs(trainer)
+    trainer.train()
+    assert outputs[0]["rewards_per_func"][:, -1].tolist() == pytest.approx([2 / 3, 2 / 3, 1.0, 0.0])
+
+
 @pytest.mark.parametrize("part", ["full", "after_think", "answer"])
 def test_an_answer_without_a_think_block(tmp_path, causal_lm_path, part):
     """FC-037: a model that does not think is compared like any other."""

@@ -174,7 +174,7 @@ def _read_journal(
         return {}
     left_out = ("base_model", "seed", "resume")  # a path of this machine, and what every fold has of its own
     kept = {name: value for name, value in vars(settings).items() if name not in left_out}
-    base = Path(settings.base_model).name
+    base = _fingerprint(settings.base_model)
     made_with = {"pairs": [hash_of(pairs), len(pairs)], "base": base, "dev_share": dev_share, **kept}
     path = Path(journal)
     if not path.exists():
@@ -184,6 +184,18 @@ def _read_journal(
     if first != made_with:
         raise ValueError(f"{path} was written for other pairs or settings: name another file, or remove it")
     return {(entry["seed"], entry["fold"]): (entry["scores"], entry["threshold"]) for entry in rest}
+
+
+def _fingerprint(base_model: str) -> str:
+    """The name of a base on the Hub, or the hash of a local one's weights."""
+    weights = sorted(Path(base_model).glob("*.safetensors"))
+    if not weights:
+        return base_model
+    digest = hashlib.sha256()
+    for path in weights:
+        with open(path, "rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
 
 
 def hash_of(pairs: Sequence[LabelledPair]) -> str:

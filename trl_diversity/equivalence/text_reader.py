@@ -30,6 +30,8 @@ class TextReader:
             Windows per forward pass.
         cache_size (`int`, *optional*, defaults to 4096):
             Texts whose facts are kept for later calls.
+        cache_characters (`int`, *optional*):
+            Characters of all these texts together; a character's facts take about 200 bytes. 2 million by default.
     """
 
     def __init__(
@@ -39,12 +41,14 @@ class TextReader:
         max_windows: int,
         batch_size: int = 32,
         cache_size: int = 4096,
+        cache_characters: int = 2_000_000,
     ):
         for argument, value, least in (
             ("window_tokens", window_tokens, 1),
             ("max_windows", max_windows, 1),
             ("batch_size", batch_size, 1),
             ("cache_size", cache_size, 0),
+            ("cache_characters", cache_characters, 0),
         ):
             if value < least:
                 raise ValueError(f"{argument} is {value!r}: it must be at least {least}")
@@ -60,6 +64,7 @@ class TextReader:
         self.max_windows = max_windows
         self.batch_size = batch_size
         self.cache_size = cache_size
+        self.cache_characters = cache_characters
         # Facts of a text, and whether a part of it was not read.
         self._known: OrderedDict[str, tuple[TextFacts, bool]] = OrderedDict()
 
@@ -70,8 +75,10 @@ class TextReader:
         for text in dict.fromkeys(texts):
             self._known[text] = known[text]
             self._known.move_to_end(text)
-        while len(self._known) > self.cache_size:
-            self._known.popitem(last=False)
+        kept = sum(map(len, self._known))
+        while len(self._known) > self.cache_size or kept > self.cache_characters:
+            text, _ = self._known.popitem(last=False)
+            kept -= len(text)
         return known
 
     def _read(self, texts: list[str]) -> dict[str, tuple[TextFacts, bool]]:

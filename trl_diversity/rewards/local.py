@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A quality reward from a reward model on a device of its own."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -23,7 +24,7 @@ class LocalRewardModel:
         name_or_path (`str`):
             Hub name or directory, as for [`load_reward_model`].
         device (`str` or `torch.device`, *optional*):
-            Where it lies, such as `"cpu"` or `"cuda:1"`. The first GPU by default, or the CPU if there is none.
+            Where it lies, such as `"cpu"` or `"cuda:1"`. This process's GPU by default, or the CPU if there is none.
         dtype (`str`, *optional*):
             Data type of the weights, or `"auto"`. That of the checkpoint by default.
         batch_size (`int`, *optional*, defaults to `8`):
@@ -107,8 +108,8 @@ class LocalRewardModel:
 
 
 def gpu_or_cpu() -> str:
-    """The first GPU, or the CPU if there is none."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    """This process's GPU, or the CPU if there is none. `accelerate launch` tells a process its number before."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
 
 
 def _known_device(device: str | torch.device | None) -> torch.device:

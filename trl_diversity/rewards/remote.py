@@ -251,7 +251,9 @@ class RemoteRewardModel:
         self._known, _ = self._tokenized(_KNOWN_TEXTS)
 
 
-def remote_reward_from(name: str, trust_remote_code: bool = False) -> RemoteRewardModel:
+def remote_reward_from(
+    name: str, trust_remote_code: bool = False, chat_template_kwargs: Mapping[str, Any] | None = None
+) -> RemoteRewardModel:
     """
     The reward function of a name in a configuration: URLs separated by commas, then perhaps `#` and the model.
 
@@ -261,7 +263,10 @@ def remote_reward_from(name: str, trust_remote_code: bool = False) -> RemoteRewa
     """
     urls, _, model = name.partition("#")
     return RemoteRewardModel(
-        [url.strip() for url in urls.split(",") if url.strip()], model or None, trust_remote_code=trust_remote_code
+        [url.strip() for url in urls.split(",") if url.strip()],
+        model or None,
+        chat_template_kwargs=chat_template_kwargs,
+        trust_remote_code=trust_remote_code,
     )
 
 

@@ -6,6 +6,7 @@ Train a policy with the baseline DivPO, online in rounds: sample, pair, train wi
 `trl-diversity build-divpo-pairs` writes, is trained on as it is.
 """
 
+import gc
 import json
 import logging
 import os
@@ -72,27 +73,37 @@ def main(script_args: DivpoScriptArguments, training_args: Any, model_args: Any)
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import get_peft_config
 
+    from trl_diversity.evaluation.generation import as_messages
     from trl_diversity.scripts.training_data import load_splits
 
-    if script_args.watch_reward_hacking:
-        raise SystemExit("trl-diversity divpo: `watch_reward_hacking` has no effect here: leave it out.")
+    _refuse_options(script_args, training_args, model_args)
     dataset = load_splits(script_args, with_eval=False)[0]
     columns = set(next(iter(dataset)))
-    options: Any = {"trust_remote_code": training_args.trust_remote_code, "dtype": model_args.dtype or "float32"}
-    model = AutoModelForCausalLM.from_pretrained(model_args.model_name_or_path, **options)
-    tokenizer: Any = AutoTokenizer.from_pretrained(
-        model_args.model_name_or_path, trust_remote_code=training_args.trust_remote_code
+    source: Any = {"revision": model_args.model_revision, "trust_remote_code": training_args.trust_remote_code}
+    model = AutoModelForCausalLM.from_pretrained(
+        model_args.model_name_or_path,
+        dtype=model_args.dtype or "float32",
+        attn_implementation=model_args.attn_implementation,
+        **source,
     )
+    if model_args.model_revision not in (None, "main"):  # of the reference, which DPO loads by name
+        training_args.model_init_kwargs = {
+            "revision": model_args.model_revision,
+            **(training_args.model_init_kwargs or {}),
+        }
+    tokenizer: Any = AutoTokenizer.from_pretrained(model_args.model_name_or_path, **source)
+    has_pairs = {"chosen", "rejected"} <= columns
+    if not has_pairs and tokenizer.chat_template is not None:
+        dataset = dataset.map(lambda row: {"prompt": as_messages(row["prompt"])})  # what is sampled is trained on
     if script_args.max_prompt_tokens is not None:
         from trl_diversity.data.prompt_lengths import drop_long_prompts
 
         dataset = drop_long_prompts(dataset, tokenizer, script_args.max_prompt_tokens)
     peft_config = get_peft_config(model_args)
-    if {"chosen", "rejected"} <= columns:
+    if has_pairs:
         trainer = _train_on(dataset, model, tokenizer, training_args, peft_config)
     else:
         reward_name = _reward_of_rounds(script_args)
-        _require_room(script_args, training_args)
         from trl_diversity.scripts.quality import load_quality
 
         quality = load_quality(
@@ -102,19 +113,42 @@ def main(script_args: DivpoScriptArguments, training_args: Any, model_args: Any)
             training_args.trust_remote_code,
         )
         prompts = [row["prompt"] for row in dataset]
+        _require_room(prompts, tokenizer, script_args, training_args)
         trainer = train_rounds(model, tokenizer, prompts, quality, script_args, training_args, peft_config)
     trainer.save_model(training_args.output_dir)
     trainer.create_model_card(model_name=Path(training_args.output_dir).name)
     print(f"Model saved to {training_args.output_dir}.")
 
 
-def _require_room(script_args: DivpoScriptArguments, training_args: Any) -> None:
+def _refuse_options(script_args: DivpoScriptArguments, training_args: Any, model_args: Any) -> None:
+    """
+    Refuse what is not read here.
+
+    Raises:
+        `SystemExit`: naming the option.
+    """
+    options = {
+        "watch_reward_hacking": script_args.watch_reward_hacking,
+        "load_in_4bit": model_args.load_in_4bit,
+        "load_in_8bit": model_args.load_in_8bit,
+        "resume_from_checkpoint": training_args.resume_from_checkpoint,
+    }
+    for name, value in options.items():
+        if value:
+            raise SystemExit(f"trl-diversity divpo: `{name}` has no effect here: leave it out.")
+
+
+def _require_room(
+    prompts: Sequence[Any], tokenizer: Any, script_args: DivpoScriptArguments, training_args: Any
+) -> None:
     """Make sure that DPO reads whole answers: it cuts what is longer than `max_length`."""
-    needed = (script_args.max_prompt_tokens or 0) + script_args.max_completion_length
+    from trl_diversity.data.prompt_lengths import prompt_token_counts
+
+    needed = max(prompt_token_counts(prompts, tokenizer)) + script_args.max_completion_length + 1  # and its end
     if training_args.max_length is not None and training_args.max_length < needed:
         raise SystemExit(
-            f"trl-diversity divpo: `max_length` is {training_args.max_length}, so that DPO would cut answers: prompt "
-            f"and completion have up to {needed} tokens (`max_prompt_tokens` + `max_completion_length`)."
+            f"trl-diversity divpo: `max_length` is {training_args.max_length}, so that DPO would cut answers: the "
+            f"longest prompt and `max_completion_length` come to {needed} tokens."
         )
 
 
@@ -152,7 +186,8 @@ def train_rounds(
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
             Its tokenizer.
         prompts (`Sequence`):
-            Texts or conversations.
+            Conversations, or texts for a tokenizer without a chat template: groups are sampled with the template, and
+            DPO trains on texts without.
         quality (`Callable`):
             Rewards of prompts and completions.
         script_args ([`DivpoScriptArguments`]):
@@ -196,6 +231,8 @@ def train_rounds(
         if pairs:
             if trainer is not None and peft_config is not None:
                 model, adapter = _taken_off(trainer.model)
+            trainer = None  # its optimizer and reference are not needed beside those of the next
+            gc.collect()
             trainer = _train_on(
                 Dataset.from_list(pairs), model, tokenizer, training_args, peft_config, adapter, prepare
             )
@@ -271,7 +308,12 @@ def _train_on(
     """A trainer that has trained on pairs, from the adapter of the round before."""
     from trl import DPOTrainer
 
-    trainer = DPOTrainer(
+    from trl_diversity.trainers.clean_saving import CleanSaving
+
+    class CleanDPOTrainer(CleanSaving, DPOTrainer):
+        """Saves no token and no local path."""
+
+    trainer = CleanDPOTrainer(
         model=model,
         args=training_args,
         train_dataset=pairs,

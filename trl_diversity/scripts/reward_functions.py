@@ -18,6 +18,7 @@ def resolve_reward_functions(
     max_completion_length: int,
     dtype: str | None = None,
     device: str | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
     trust_remote_code: bool = False,
 ) -> list[Any]:
     """
@@ -37,6 +38,8 @@ def resolve_reward_functions(
         device (`str`, *optional*):
             Where reward models lie, outside of the trainer ([`LocalRewardModel`]). By default the trainer gets them as
             modules and moves them to its own device.
+        chat_template_kwargs (`dict`, *optional*):
+            Of the training arguments: the trainer hands them to its modules, and models elsewhere must read the same.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
             Whether code from the checkpoint of a reward model may run.
 
@@ -57,19 +60,23 @@ def resolve_reward_functions(
         if kind == "registered"
         else _dotted(name)
         if kind == "dotted"
-        else remote_reward_from(name, trust_remote_code)
+        else remote_reward_from(name, trust_remote_code, chat_template_kwargs)
         if kind == "remote"
-        else _reward_model(os.path.expanduser(name), device, dtype=dtype, trust_remote_code=trust_remote_code)
+        else _reward_model(os.path.expanduser(name), device, chat_template_kwargs, dtype, trust_remote_code)
         for name, kind in zip(names, kinds, strict=True)
     ]
 
 
-def _reward_model(name: str, device: str | None, **options: Any) -> Any:
+def _reward_model(
+    name: str, device: str | None, chat_template_kwargs: dict[str, Any] | None, dtype: str | None, trust: bool
+) -> Any:
     if device is None:
-        return load_reward_model(name, **options)
+        return load_reward_model(name, dtype=dtype, trust_remote_code=trust)
     from trl_diversity.rewards.local import LocalRewardModel
 
-    return LocalRewardModel(name, device=device, **options)
+    return LocalRewardModel(
+        name, device=device, dtype=dtype, chat_template_kwargs=chat_template_kwargs, trust_remote_code=trust
+    )
 
 
 def _check_counts(names: Sequence[str], weights: Sequence[float] | None) -> None:

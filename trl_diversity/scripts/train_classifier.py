@@ -330,7 +330,16 @@ def run(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
 
 def _without_directories(arguments: list[str]) -> list[str]:
     """The command line with only the last part of local paths: a model card tells nothing of the machine."""
-    return [os.path.basename(item.rstrip("/")) if os.path.isabs(item) else item for item in arguments]
+
+    def shortened(value: str) -> str:
+        is_path = os.path.isabs(value) or value.startswith((".", "~")) or ("/" in value and os.path.exists(value))
+        return os.path.basename(value.rstrip("/")) if is_path else value
+
+    shown = []
+    for item in arguments:
+        option, equals, value = item.partition("=") if item.startswith("--") else ("", "", item)
+        shown.append(f"{option}{equals}{shortened(value)}")
+    return shown
 
 
 if __name__ == "__main__":

@@ -167,6 +167,7 @@ def build_trainer(
             max_completion_length=training_args.max_completion_length,
             dtype=script_args.reward_model_dtype or model_args.dtype,
             device=script_args.reward_model_device,
+            chat_template_kwargs=training_args.chat_template_kwargs,
             trust_remote_code=training_args.trust_remote_code,
         )
     with hub_contacted_later(training_args):

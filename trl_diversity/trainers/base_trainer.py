@@ -1,27 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both trainers share beside the reward: sampled token ids, the order of prompts, saving without secrets."""
+"""What both trainers share beside the reward: sampled token ids, the order of prompts, what the card says."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.utils.data import Sampler
-from transformers.trainer import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
-from trl.trainer.utils import get_config_model_id
 
 from trl_diversity.rewards.loading import load_named_reward_models
+from trl_diversity.trainers.clean_saving import CleanSaving
 from trl_diversity.trainers.model_card import describe_run
-from trl_diversity.trainers.saving import (
-    CheckpointCallback,
-    CleanWhenPickled,
-    is_local_path,
-    scrub_saved_model,
-    scrub_trainer_state,
-    tidy_model_card,
-)
+from trl_diversity.trainers.saving import CheckpointCallback
 
 
 def refuse_options(purpose: str, **options: Any) -> None:
@@ -38,7 +29,7 @@ def refuse_options(purpose: str, **options: Any) -> None:
             )
 
 
-class RewardColumnTrainer(GRPOTrainer):
+class RewardColumnTrainer(CleanSaving, GRPOTrainer):
     """
     A `GRPOTrainer` that knows the token ids it sampled, and saves no token and no local path.
 
@@ -78,44 +69,8 @@ class RewardColumnTrainer(GRPOTrainer):
             images=self._is_vlm or "image" in columns or "images" in columns,
         )
 
-    def _save(self, output_dir=None, state_dict=None):
-        super()._save(output_dir, state_dict)
-        if self.args.should_save:
-            adapters = getattr(self.model, "peft_config", {})
-            scrub_saved_model(output_dir or str(self.args.output_dir), self.args, adapters)
-
-    def _save_checkpoint(self, model, trial):
-        super()._save_checkpoint(model, trial)
-        if self.args.should_save:
-            folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            scrub_trainer_state(os.path.join(self._get_output_dir(trial), folder))
-
-    def save_state(self):
-        """Save the trainer state as `Trainer` does, without the path of the best checkpoint."""
-        super().save_state()
-        if self.is_world_process_zero():
-            scrub_trainer_state(str(self.args.output_dir))
-
-    def _push_from_checkpoint(self, checkpoint_folder):
-        if self.args.should_save:
-            scrub_trainer_state(checkpoint_folder)
-        args: Any = self.args
-        self.args = cast(Any, CleanWhenPickled(args))  # it saves the arguments once more, right before the upload
-        try:
-            super()._push_from_checkpoint(checkpoint_folder)
-        finally:
-            self.args = args
-
-    def create_model_card(self, model_name=None, dataset_name=None, tags=None):  # type: ignore[override]
-        """Create the model card as TRL does, without local paths."""
-        if dataset_name is not None and is_local_path(dataset_name):
-            dataset_name = None  # the Hub refuses a path, and it would tell about this machine
-        model_name = model_name or Path(str(self.args.output_dir)).name
-        super().create_model_card(model_name=model_name, dataset_name=dataset_name, tags=tags)
-        if self.is_world_process_zero():
-            card = os.path.join(str(self.args.output_dir), "README.md")
-            tidy_model_card(card, model_name, base=get_config_model_id(self.model.config))
-            describe_run(self, Path(card))
+    def _describe_on_card(self, card: Path) -> None:
+        describe_run(self, card)
 
 
 class _OrderOfEpoch(Sampler):

@@ -201,8 +201,8 @@ class DarlingTrainer(RewardColumnTrainer):
         error, rows = None, None
         try:
             texts = [completion_text(completion) for completion in completions]
-            if self.args.diversity_text == "after_think" and not self._are_parsed(completions):
-                # A chat template may have opened the think block, which the completion then only closes
+            if self.args.diversity_text in ("after_think", "answer") and not self._are_parsed(completions):
+                # The prompt may have opened the think block or the answer, which the completion then only closes
                 tails = [assistant_tail(ids, self._tokenizer) for ids in self._sampled_ids[0]]
                 texts = [tail + text for tail, text in zip(tails, texts, strict=True)]
             texts = [narrow_text(text, self.args.diversity_text, self._last_tokens) for text in texts]
