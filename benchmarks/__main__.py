@@ -23,9 +23,18 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--servers", nargs="*", default=[], help="URLs of running classifier servers, to time them too"
     )
+    parser.add_argument(
+        "--save-classifier", metavar="DIRECTORY", help="only save the classifier that these servers must serve"
+    )
     parser.add_argument("--quick", action="store_true", help="small cases and one round, to check that it runs")
     args = parser.parse_args(argv)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+    if args.save_classifier is not None:
+        from benchmarks.models import minilm_classifier
+
+        minilm_classifier().save_pretrained(args.save_classifier)
+        return
 
     from benchmarks.report import write_report
 
