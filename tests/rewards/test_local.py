@@ -3,9 +3,10 @@
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoTokenizer
 
 from tests import tiny
+from tests.rewards.test_remote_reward import local_rewards
 from tests.trainers.helpers import make_trainer, record_outputs
 from trl_diversity.rewards.loading import load_reward_model
 from trl_diversity.rewards.local import LocalRewardModel
@@ -16,19 +17,9 @@ PROMPTS = ["Name an animal.", "", "p" * 80, "x"]
 COMPLETIONS = ["A cat 😀", "", "q" * 100, "ends in padding<pad><pad>"]
 
 
-def module_rewards(path, texts):
-    """One padded batch, as in TRL: the logit of the last token that is no padding."""
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForSequenceClassification.from_pretrained(path, dtype=torch.float32).eval()
-    model.config.pad_token_id = tokenizer.pad_token_id
-    batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right", add_special_tokens=False)
-    with torch.no_grad():
-        return model(**batch).logits[:, 0].tolist()
-
-
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 def test_plain_texts(reward_model_path, batch_size):
-    expected = module_rewards(reward_model_path, [p + c for p, c in zip(PROMPTS, COMPLETIONS, strict=True)])
+    expected = local_rewards(reward_model_path, [p + c for p, c in zip(PROMPTS, COMPLETIONS, strict=True)])
     reward = LocalRewardModel(reward_model_path, device="cpu", batch_size=batch_size)
     assert reward(prompts=PROMPTS, completions=COMPLETIONS, completion_ids=None) == pytest.approx(expected, abs=1e-5)
     assert len(set(expected)) == 4 and reward([], []) == []
@@ -38,7 +29,7 @@ def test_messages_go_through_the_template(reward_model_path):
     reward = LocalRewardModel(reward_model_path, device="cpu")
     found = reward([[{"role": "user", "content": "hello"}]], [[{"role": "assistant", "content": "a longer answer"}]])
     text = "<|user|>hello<|end|><|assistant|>a longer answer<|end|>"
-    assert found == pytest.approx(module_rewards(reward_model_path, [text]), abs=1e-5)
+    assert found == pytest.approx(local_rewards(reward_model_path, [text]), abs=1e-5)
 
 
 def test_arguments_of_the_template_reach_every_kind_of_model(tmp_path, reward_model_path):
@@ -53,8 +44,8 @@ def test_arguments_of_the_template_reach_every_kind_of_model(tmp_path, reward_mo
     (plain,) = resolve_reward_functions([str(path)], **options)
     (moody,) = resolve_reward_functions([str(path)], chat_template_kwargs={"mood": "calm "}, **options)
     text = "<|user|>hello<|end|><|assistant|>x<|end|>"
-    assert plain(*messages) == pytest.approx(module_rewards(str(path), [text]), abs=1e-5)
-    assert moody(*messages) == pytest.approx(module_rewards(str(path), ["calm " + text]), abs=1e-5)
+    assert plain(*messages) == pytest.approx(local_rewards(str(path), [text]), abs=1e-5)
+    assert moody(*messages) == pytest.approx(local_rewards(str(path), ["calm " + text]), abs=1e-5)
     assert plain(*messages) != moody(*messages)
 
 
@@ -108,6 +99,6 @@ def test_a_device_in_a_recipe_keeps_it_out_of_the_trainer(tmp_path):
     (module,) = resolve_reward_functions([path], **options)
     (local,) = resolve_reward_functions([path], device="cpu", **options)
     assert isinstance(module, torch.nn.Module) and isinstance(local, LocalRewardModel)
-    expected = module_rewards(path, [p + c for p, c in zip(PROMPTS, COMPLETIONS, strict=True)])
+    expected = local_rewards(path, [p + c for p, c in zip(PROMPTS, COMPLETIONS, strict=True)])
     assert local(PROMPTS, COMPLETIONS) == pytest.approx(expected, abs=1e-5)
     assert local.__name__ == "reward" and local.model.dtype == torch.float32
