@@ -6,6 +6,7 @@ import torch
 
 from tests import tiny
 from trl_diversity.rewards.registry import REGISTERED_REWARDS
+from trl_diversity.scripts.quality import load_quality
 from trl_diversity.scripts.reward_functions import resolve_reward_functions
 
 
@@ -105,3 +106,12 @@ def test_counts():
     ):
         resolve("think_format_reward", weights=[0.5, 1.0])
     assert len(resolve("think_format_reward", weights=[0.5])) == 1
+
+
+def test_quality_outside_of_a_trainer_waits_for_asynchronous_functions(working_directory, monkeypatch):
+    (working_directory / "waiting_rewards.py").write_text(
+        "async def letters(prompts, completions, **kwargs):\n"
+        "    return [len(completion[0]['content']) for completion in completions]\n"
+    )
+    monkeypatch.syspath_prepend(str(working_directory))
+    assert load_quality("waiting_rewards.letters")(["p", "q"], ["abc", ""]) == [3.0, 0.0]
