@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A classifier that `trl-diversity train-classifier` trained says on a real server what it says here."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,9 +16,15 @@ from trl_diversity.equivalence import CrossEncoderEquivalence, ServerEquivalence
 pytestmark = pytest.mark.slow
 
 
-def test_probabilities_threshold_and_temperature_are_those_of_the_checkpoint(tmp_path):
-    base = tiny.save_tiny_pair_classifier(tmp_path / "base", num_labels=1, max_length=512)
-    settings = CrossEncoderSettings(base, learning_rate=2e-3, max_side_tokens=64, use_cpu=True)
+@pytest.mark.parametrize("kind", ["encoder", "decoder with adapters"])
+def test_probabilities_threshold_and_temperature_are_those_of_the_checkpoint(tmp_path, kind):
+    settings = CrossEncoderSettings(learning_rate=2e-3, max_side_tokens=64, use_cpu=True)
+    if kind == "encoder":
+        base = tiny.save_tiny_pair_classifier(tmp_path / "base", num_labels=1, max_length=512)
+        settings = replace(settings, base_model=base)
+    else:
+        base = tiny.save_tiny_decoder_classifier(tmp_path / "base", num_labels=1)
+        settings = replace(settings, base_model=base, lora_rank=4)
     train_cross_encoder(word_pairs(48), word_pairs(24, seed=1), str(tmp_path / "trained"), settings)
     local = CrossEncoderEquivalence(str(tmp_path / "trained"), device="cpu")
     pairs = [(pair.generation_0, pair.generation_1) for pair in word_pairs(100, seed=2)]

@@ -121,6 +121,7 @@ def build_cross_encoder(settings: CrossEncoderSettings) -> "CrossEncoder":
     """The base with a classification head, new where it has none, and adapters if they are asked for."""
     from sentence_transformers import CrossEncoder
 
+    from trl_diversity.classifiers.pair_separator import ensure_separator
     from trl_diversity.equivalence.cross_encoder import ensure_pad_token
 
     cross_encoder = CrossEncoder(
@@ -131,10 +132,11 @@ def build_cross_encoder(settings: CrossEncoderSettings) -> "CrossEncoder":
         model_kwargs={"dtype": "float32"},
     )
     tokenizer: Any = cross_encoder.tokenizer
+    ensure_pad_token(cross_encoder)
+    ensure_separator(tokenizer)
     # "longest_first", which cuts pairs when training, is what CrossEncoderEquivalence does too
     length = 2 * settings.max_side_tokens + tokenizer.num_special_tokens_to_add(pair=True)
     cross_encoder.max_seq_length = min(length, cross_encoder.max_seq_length or length)
-    ensure_pad_token(cross_encoder)
     if settings.lora_rank:
         from trl_diversity.classifiers.lora import add_adapters
 
