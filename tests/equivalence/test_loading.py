@@ -178,11 +178,23 @@ def test_dtypes_by_name_and_by_device():
         loading.resolve_dtype("int8", cpu)
 
 
-def test_devices(monkeypatch):
+@pytest.mark.parametrize(
+    ("local_rank", "gpus", "index"),
+    [
+        pytest.param(None, 4, 2, id="no launcher: the current one"),
+        pytest.param("3", 4, 3, id="before accelerate makes it the current one"),
+        pytest.param("3", 1, 0, id="a process that sees its own only"),
+    ],
+)
+def test_devices(monkeypatch, local_rank, gpus, index):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if local_rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
     assert loading.resolve_device("cuda:3") == torch.device("cuda", 3)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
-    assert loading.resolve_device(None) == torch.device("cuda", 2)
+    assert loading.resolve_device(None) == torch.device("cuda", index)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert loading.resolve_device(None) == torch.device("cpu")
 

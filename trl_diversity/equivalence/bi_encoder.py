@@ -163,7 +163,7 @@ class BiEncoderEquivalence:
             threshold (`float`, *optional*):
                 By default the checkpoint's own.
             device (`str` or `torch.device`, *optional*):
-                Of the base. By default the current GPU, else the CPU. The head runs in numpy.
+                Of the base. By default this process's GPU, else the CPU. The head runs in numpy.
             dtype (`str` or `torch.dtype`, *optional*):
                 Of the base. By default `float32` on a CPU and `bfloat16` elsewhere.
             trust_remote_code (`bool`, *optional*, defaults to `False`):

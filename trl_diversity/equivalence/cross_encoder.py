@@ -73,7 +73,7 @@ class CrossEncoderEquivalence:
             together, several such batches side by side. By default, too, a decoder (Llama, Qwen2, Qwen3) reads the
             first text of several pairs once; with a number it reads every pair whole.
         device (`str` or `torch.device`, *optional*):
-            By default the current GPU, else the CPU; a loaded cross encoder stays where it is.
+            By default this process's GPU, else the CPU; a loaded cross encoder stays where it is.
         dtype (`str` or `torch.dtype`, *optional*):
             By default `float32` on a CPU and `bfloat16` elsewhere; a loaded cross encoder keeps its own.
         trust_remote_code (`bool`, *optional*, defaults to `False`):

@@ -46,7 +46,7 @@ class EmbeddingEquivalence:
         cache_size (`int`, *optional*, defaults to 4096):
             Texts whose embeddings are kept for later calls.
         device (`str` or `torch.device`, *optional*):
-            By default the current GPU, else the CPU; a loaded model stays where it is.
+            By default this process's GPU, else the CPU; a loaded model stays where it is.
         dtype (`str` or `torch.dtype`, *optional*):
             By default `float32` on a CPU and `bfloat16` elsewhere; a loaded model keeps its own.
         trust_remote_code (`bool`, *optional*, defaults to `False`):

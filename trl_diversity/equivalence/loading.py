@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trl_diversity.devices import process_device
+
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +78,7 @@ def load_equivalence_model(
         threshold (`float`, *optional*):
             Probability in `[0, 1]` above which two texts are one cluster. By default the checkpoint's own.
         device (`str` or `torch.device`, *optional*):
-            By default the current GPU, else the CPU.
+            By default this process's GPU, else the CPU.
         dtype (`str` or `torch.dtype`, *optional*):
             By default `float32` on a CPU and `bfloat16` elsewhere.
         trust_remote_code (`bool`, *optional*, defaults to `False`):
@@ -252,12 +254,10 @@ def preserved_rng_state() -> Iterator[None]:
 
 
 def resolve_device(device: "str | torch.device | None") -> "torch.device":
-    """The device asked for, else the current GPU, else the CPU."""
+    """The device asked for, else this process's GPU, else the CPU."""
     import torch
 
-    if device is not None:
-        return torch.device(device)
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    return process_device() if device is None else torch.device(device)
 
 
 def resolve_dtype(dtype: "str | torch.dtype | None", device: "torch.device") -> "torch.dtype":

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A quality reward from a reward model on a device of its own."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 import torch
 
+from trl_diversity.devices import process_device
 from trl_diversity.rewards.conversation import conversation_text
 from trl_diversity.rewards.loading import load_reward_model
 
@@ -107,14 +107,9 @@ class LocalRewardModel:
         return self.model(**batch.to(self.device)).logits[:, 0].float().tolist()
 
 
-def gpu_or_cpu() -> str:
-    """This process's GPU, or the CPU if there is none. `accelerate launch` tells a process its number before."""
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
-
-
 def _known_device(device: str | torch.device | None) -> torch.device:
     try:
-        found = torch.device(device or gpu_or_cpu())
+        found = torch.device(device or process_device())
         torch.empty(0, device=found)  # a name may be right and the device not be there
     except (RuntimeError, AssertionError) as error:  # the latter from a torch that is built without that device
         raise ValueError(f"there is no device {str(device)!r} here for a reward model ({error})") from error

@@ -28,15 +28,15 @@ def load_quality(
     Raises:
         `ValueError`: on use, if a reward is missing or not finite.
     """
+    from trl_diversity.devices import process_device
     from trl_diversity.evaluation.generation import as_messages
-    from trl_diversity.rewards.local import gpu_or_cpu
     from trl_diversity.scripts.reward_functions import resolve_reward_functions
 
     (reward,) = resolve_reward_functions(
         [name],
         max_completion_length=4096,
         dtype=dtype,
-        device=device or gpu_or_cpu(),
+        device=device or str(process_device()),
         trust_remote_code=trust_remote_code,
     )
 
