@@ -6,11 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import CrossEncoder
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
 
 from tests.classifiers.conftest import word_pairs
-from trl_diversity.classifiers.cross_encoder_training import CrossEncoderSettings, train_cross_encoder
+from tests.tiny import save_tiny_causal_lm
+from trl_diversity.classifiers.cross_encoder_training import (
+    CrossEncoderSettings,
+    build_cross_encoder,
+    train_cross_encoder,
+)
 from trl_diversity.equivalence import CrossEncoderEquivalence, load_equivalence_model
 from trl_diversity.equivalence.loading import read_json
 
@@ -121,3 +128,32 @@ def test_class_weights_raise_the_probability_of_the_rarer_class(pair_classifier_
         )
         means.append(logits.mean())
     assert means[1] > means[0]
+
+
+@pytest.mark.parametrize("num_labels", [1, 2])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_a_language_model_gets_a_classification_head(tmp_path, architecture, num_labels):
+    """sentence-transformers alone would score its next token, "yes" or "no", after a chat template."""
+    base = save_tiny_causal_lm(tmp_path / "base", architecture)
+    cross_encoder = build_cross_encoder(settings_for(base, num_labels=num_labels))
+    assert type(cross_encoder.model).__name__.endswith("ForSequenceClassification")
+    assert (len(cross_encoder), cross_encoder.num_labels) == (1, num_labels)
+    state = AutoModelForCausalLM.from_pretrained(base).model.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in cross_encoder.model.model.state_dict().items())
+    metrics = train_cross_encoder(PAIRS, DEV, str(tmp_path / "out"), settings_for(base, num_labels=num_labels))
+    assert metrics["auc"] > 0.9
+    assert np.std(scores(tmp_path / "out")) > 0.01
+
+
+def test_an_embedding_model_over_a_language_model_gets_one_too(tmp_path):
+    """As Qwen3-Embedding: modules of sentence-transformers, and the architecture of a language model."""
+    base = save_tiny_causal_lm(tmp_path / "base")
+    embedding_model = SentenceTransformer(
+        modules=[Transformer(base), Pooling(64, pooling_mode="lasttoken")], device="cpu"
+    )
+    embedding_model.save_pretrained(base, create_model_card=False)
+    config = tmp_path / "base" / "config.json"
+    config.write_text(config.read_text().replace("LlamaModel", "LlamaForCausalLM"))
+    metrics = train_cross_encoder(PAIRS, DEV, str(tmp_path / "out"), settings_for(base, lora_rank=4))
+    assert metrics["auc"] > 0.9
+    assert np.std(scores(tmp_path / "out")) > 0.01

@@ -11,7 +11,7 @@ from tokenizers.processors import ByteLevel, TemplateProcessing
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.classifiers.conftest import word_pairs
-from tests.tiny import save_tiny_decoder_classifier, tiny_bert_tokenizer, tiny_tokenizer
+from tests.tiny import save_tiny_causal_lm, save_tiny_decoder_classifier, tiny_bert_tokenizer, tiny_tokenizer
 from trl_diversity.classifiers.cross_encoder_training import (
     CrossEncoderSettings,
     build_cross_encoder,
@@ -129,7 +129,7 @@ def test_the_base_of_a_cross_encoder_gets_it_and_the_checkpoint_keeps_it(tmp_pat
 
 
 def test_a_trained_decoder_says_the_same_in_transformers_cross_encoder_and_here(tmp_path):
-    base = save_tiny_decoder_classifier(tmp_path / "base", num_labels=1)
+    base = save_tiny_causal_lm(tmp_path / "base")  # with a chat template, and a head for the next token
     dev = word_pairs(24, seed=1)
     adapted = CrossEncoderSettings(base, learning_rate=2e-3, max_side_tokens=32, lora_rank=4, use_cpu=True)
     trained = str(tmp_path / "trained")

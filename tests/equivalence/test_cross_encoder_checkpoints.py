@@ -13,7 +13,7 @@ from sentence_transformers import CrossEncoder
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from tests.tiny import save_tiny_decoder_classifier, save_tiny_pair_classifier
+from tests.tiny import CHAT_TEMPLATE, save_tiny_decoder_classifier, save_tiny_pair_classifier
 from trl_diversity.equivalence import CrossEncoderEquivalence
 
 
@@ -137,6 +137,36 @@ def test_a_default_prompt_is_refused(pair_classifier_path):
     model = CrossEncoder(pair_classifier_path, device="cpu", prompts={"task": "Same? "}, default_prompt_name="task")
     with pytest.raises(ValueError, match="'Same\\? '"):
         CrossEncoderEquivalence(model, 0.5)
+
+
+@pytest.fixture
+def chat_classifier_path(tmp_path):
+    """A decoder with a head whose tokenizer has a chat template, as most have."""
+    path = save_tiny_decoder_classifier(tmp_path / "chat", num_labels=1)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def test_a_chat_template_does_not_change_how_a_pair_is_read(chat_classifier_path):
+    """sentence-transformers alone would render the texts as messages of the roles "query" and "document"."""
+    tokenizer = AutoTokenizer.from_pretrained(chat_classifier_path)
+    model = AutoModelForSequenceClassification.from_pretrained(chat_classifier_path).eval()
+    with torch.no_grad():
+        expected = [model(**tokenizer(*pair, return_tensors="pt")).logits.sigmoid().item() for pair in PAIRS]
+    equivalence = CrossEncoderEquivalence(chat_classifier_path, 0.5, device="cpu")
+    assert equivalence.score_pairs(PAIRS) == pytest.approx(expected, abs=1e-5)
+    assert equivalence.cross_encoder.predict(PAIRS) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_classifier_that_was_trained_on_messages_is_refused(chat_classifier_path, tmp_path):
+    cross_encoder = CrossEncoder(chat_classifier_path, device="cpu")
+    with pytest.raises(ValueError, match="chat template"):
+        CrossEncoderEquivalence(cross_encoder, 0.5)
+    cross_encoder.save_pretrained(str(tmp_path / "saved"))
+    with pytest.raises(ValueError, match="chat template"):
+        CrossEncoderEquivalence(str(tmp_path / "saved"), 0.5, device="cpu")
 
 
 def test_pickled_weights_are_not_read(pair_classifier_path, tmp_path):

@@ -119,18 +119,11 @@ def train_cross_encoder(
 
 def build_cross_encoder(settings: CrossEncoderSettings) -> "CrossEncoder":
     """The base with a classification head, new where it has none, and adapters if they are asked for."""
-    from sentence_transformers import CrossEncoder
-
     from trl_diversity.classifiers.pair_separator import ensure_separator
-    from trl_diversity.equivalence.cross_encoder import ensure_pad_token
+    from trl_diversity.equivalence.cross_encoder import ensure_pad_token, read_plain_pairs
 
-    cross_encoder = CrossEncoder(
-        settings.base_model,
-        num_labels=settings.num_labels,
-        device="cpu" if settings.use_cpu else None,
-        trust_remote_code=settings.trust_remote_code,
-        model_kwargs={"dtype": "float32"},
-    )
+    cross_encoder = _with_head(settings)
+    read_plain_pairs(cross_encoder)
     tokenizer: Any = cross_encoder.tokenizer
     ensure_pad_token(cross_encoder)
     ensure_separator(tokenizer)
@@ -142,6 +135,33 @@ def build_cross_encoder(settings: CrossEncoderSettings) -> "CrossEncoder":
 
         add_adapters(_transformers_model(cross_encoder), settings.lora_rank)
     return cross_encoder
+
+
+def _with_head(settings: CrossEncoderSettings) -> "CrossEncoder":
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Transformer
+    from transformers import AutoConfig
+
+    shared = {"trust_remote_code": settings.trust_remote_code}
+    device = "cpu" if settings.use_cpu else None
+    config = AutoConfig.from_pretrained(settings.base_model, **shared)
+    if not any(name.endswith("ForCausalLM") for name in config.architectures or []):
+        return CrossEncoder(
+            settings.base_model,
+            num_labels=settings.num_labels,
+            device=device,
+            model_kwargs={"dtype": "float32"},
+            **shared,
+        )
+    # By its name alone CrossEncoder would ask a decoder whether it says "yes" or "no" next, without any head.
+    transformer = Transformer(
+        settings.base_model,
+        transformer_task="sequence-classification",
+        model_kwargs={"dtype": "float32", **shared},
+        processor_kwargs=shared,
+        config_kwargs={"num_labels": settings.num_labels, **shared},
+    )
+    return CrossEncoder(modules=[transformer], device=device, **shared)
 
 
 def pair_logits(cross_encoder: "CrossEncoder", pairs: Sequence[LabelledPair], batch_size: int = 32) -> np.ndarray:

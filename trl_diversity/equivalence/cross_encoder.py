@@ -11,9 +11,12 @@ import torch
 from trl_diversity.equivalence.cpu_threads import SingleCoreThreads
 from trl_diversity.equivalence.first_token import only_first_token
 from trl_diversity.equivalence.loading import (
+    CHAT_MODALITY,
+    chat_template_error,
     checkpoint_kind,
     preserved_rng_state,
     read_calibration,
+    require_plain_pairs,
     require_trusted_modules,
     resolve_device,
     resolve_dtype,
@@ -120,6 +123,8 @@ class CrossEncoderEquivalence:
         self._num_labels = _checked_num_labels(self.cross_encoder)
         _refuse_default_prompt(self.cross_encoder)
         name = model if isinstance(model, str) else type(model).__name__
+        if CHAT_MODALITY in getattr(self.cross_encoder[0], "modality_config", {}):
+            raise ValueError(chat_template_error(name))
         checkpoint_threshold, self.temperature = read_calibration(self._config)
         self.threshold = resolve_threshold(threshold, checkpoint_threshold, DEFAULT_THRESHOLD, name)
         self._encoder = PairEncoder(self.cross_encoder.tokenizer, self.max_length, max_side_tokens)
@@ -274,11 +279,14 @@ def load_cross_encoder(
 
     shared = {"trust_remote_code": trust_remote_code, "revision": revision}
     require_trusted_modules(name_or_path, trust_remote_code, revision)
+    require_plain_pairs(name_or_path, revision)
     with preserved_rng_state():
         _require_trained_head(name_or_path, shared)
         model_kwargs = {"dtype": dtype, "use_safetensors": True}
         if tokenizer_name_or_path is None:
-            return CrossEncoder(name_or_path, device=str(device), model_kwargs=model_kwargs, **shared)
+            cross_encoder = CrossEncoder(name_or_path, device=str(device), model_kwargs=model_kwargs, **shared)
+            read_plain_pairs(cross_encoder)
+            return cross_encoder
         transformer = Transformer(
             name_or_path,
             transformer_task="sequence-classification",
@@ -287,7 +295,9 @@ def load_cross_encoder(
             config_kwargs=shared,
             tokenizer_name_or_path=tokenizer_name_or_path,
         )
-        return CrossEncoder(modules=[transformer], device=str(device), trust_remote_code=trust_remote_code)
+        cross_encoder = CrossEncoder(modules=[transformer], device=str(device), trust_remote_code=trust_remote_code)
+        read_plain_pairs(cross_encoder)
+        return cross_encoder
 
 
 def _require_trained_head(name_or_path: str, shared: dict[str, Any]) -> None:
@@ -335,6 +345,19 @@ def _refuse_default_prompt(cross_encoder: "CrossEncoder") -> None:
             f"the pair classifier puts the prompt {cross_encoder.prompts[name]!r} before every pair, which is not "
             "supported: load it as a CrossEncoder with default_prompt_name=None if it works without"
         )
+
+
+def read_plain_pairs(cross_encoder: "CrossEncoder") -> None:
+    """
+    Have a cross encoder join two texts as `tokenizer(a, b)` does, though the tokenizer has a chat template.
+
+    Without this sentence-transformers renders the texts as messages, under roles that few templates know.
+    """
+    transformer: Any = cross_encoder[0]
+    transformer.modality_config = {
+        modality: how for modality, how in transformer.modality_config.items() if modality != CHAT_MODALITY
+    }
+    transformer.input_formatter.supported_modalities = list(transformer.modality_config)
 
 
 def ensure_pad_token(cross_encoder: "CrossEncoder") -> None:

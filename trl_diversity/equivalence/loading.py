@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 # Key of a checkpoint's config.json under which its threshold and temperature are kept:
 # {"trl_diversity": {"threshold": 0.42, "temperature": 1.3}}.
 CALIBRATION_KEY = "trl_diversity"
+# What sentence-transformers calls input that it renders through a chat template.
+CHAT_MODALITY = "message"
 DTYPE_NAMES = ("float32", "bfloat16", "float16")
 
 
@@ -251,6 +253,27 @@ def preserved_rng_state() -> Iterator[None]:
         torch.set_rng_state(torch_state)
         if cuda_states is not None:
             torch.cuda.set_rng_state_all(cuda_states)
+
+
+def require_plain_pairs(name_or_path: str, revision: str | None = None) -> None:
+    """
+    Refuse a checkpoint that sentence-transformers reads through a chat template: it was trained on other tokens.
+
+    Raises:
+        `ValueError`: if it says so of itself.
+    """
+    config = read_json(name_or_path, "sentence_bert_config.json", revision) or {}
+    if CHAT_MODALITY in config.get("modality_config", {}):
+        raise ValueError(chat_template_error(name_or_path))
+
+
+def chat_template_error(name: str) -> str:
+    """Why a pair classifier that reads messages is no equivalence model."""
+    return (
+        f"{name} reads a pair as messages, through its chat template, which is not supported. Train the base with "
+        "`trl-diversity train-classifier`, which reads plain pairs, or give a sequence classifier by its name; ask a "
+        "generative model as a judge (`judge_base_url`)"
+    )
 
 
 def resolve_device(device: "str | torch.device | None") -> "torch.device":

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from trl_diversity.equivalence.loading import RELEASED_MODELS, read_calibration, resolve_threshold
+from trl_diversity.equivalence.loading import RELEASED_MODELS, read_calibration, require_plain_pairs, resolve_threshold
 from trl_diversity.equivalence.pair_encoding import EncodedPair, PairEncoder
 from trl_diversity.equivalence.server_route import Route, find_route, fit_pairs
 from trl_diversity.pooling_servers import PoolingServers, logits_of, sigmoid
@@ -257,6 +257,7 @@ class ServerEquivalence:
                 f"the tokenizer of {name!r}, which the servers serve, cannot be loaded here ({error}). Give the Hub "
                 "name or directory of the classifier as `model` (`partition_model` in a configuration)"
             ) from error
+        require_plain_pairs(name)
         limits = (served.max_length, tokenizer.model_max_length)
         known = [limit for limit in limits if limit is not None and limit < _NO_LIMIT]
         self._encoder = PairEncoder(tokenizer, min(known, default=None), self._max_side_tokens)
