@@ -9,6 +9,7 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from tests.classifiers.conftest import word_pairs
+from trl_diversity.classifiers import cross_validation
 from trl_diversity.classifiers.bi_encoder_training import BiEncoderSettings
 from trl_diversity.classifiers.cross_encoder_training import CrossEncoderSettings, train_cross_encoder
 from trl_diversity.classifiers.cross_validation import (
@@ -213,6 +214,14 @@ def test_cross_validation_never_scores_a_pair_by_a_head_that_saw_its_prompt(sent
     guessed = compare([p.similar for p in noise], cross_validate(noise, base, settings, seeds=(0, 1)), 50)
     assert learned["head"]["auc"][0] > 0.75 > guessed["head"]["auc"][0]
     assert learned["difference"]["auc"][0] == pytest.approx(learned["head"]["auc"][0] - learned["cosine"]["auc"][0])
+
+
+def test_the_command_of_cross_validation(pairs_file, sentence_transformer_path, monkeypatch, capsys):
+    monkeypatch.setattr("trl_diversity.equivalence.loading.minilm_path", lambda: sentence_transformer_path)
+    cross_validation.main([pairs_file, "--seeds", "3"])
+    table = json.loads(capsys.readouterr().out)
+    assert (table["pairs"], table["seeds"]) == (80, 1)
+    assert table["head"]["auc"][0] - table["cosine"]["auc"][0] == pytest.approx(table["difference"]["auc"][0])
 
 
 def test_cross_encoders_of_folds_are_kept_and_never_see_a_prompt_they_score(

@@ -16,14 +16,14 @@ from trl_diversity.equivalence import CrossEncoderEquivalence, ServerEquivalence
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("kind", ["encoder", "decoder with adapters"])
+@pytest.mark.parametrize("kind", ["encoder", "language model with adapters"])
 def test_probabilities_threshold_and_temperature_are_those_of_the_checkpoint(tmp_path, kind):
     settings = CrossEncoderSettings(learning_rate=2e-3, max_side_tokens=64, use_cpu=True)
     if kind == "encoder":
         base = tiny.save_tiny_pair_classifier(tmp_path / "base", num_labels=1, max_length=512)
         settings = replace(settings, base_model=base)
     else:
-        base = tiny.save_tiny_decoder_classifier(tmp_path / "base", num_labels=1)
+        base = tiny.save_tiny_causal_lm(tmp_path / "base")
         settings = replace(settings, base_model=base, lora_rank=4)
     train_cross_encoder(word_pairs(48), word_pairs(24, seed=1), str(tmp_path / "trained"), settings)
     local = CrossEncoderEquivalence(str(tmp_path / "trained"), device="cpu")

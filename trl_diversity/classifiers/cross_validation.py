@@ -259,6 +259,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("files", nargs="+", help="Files of labelled pairs, taken together.")
     parser.add_argument("--max_text_tokens", type=int, help="Read only so many tokens of a text.")
     parser.add_argument(
+        "--seeds", type=int, nargs="+", default=SEEDS, help="Of the deals over folds; 0 to 4 by default."
+    )
+    parser.add_argument(
         "--cross_encoder", metavar="RECIPE.yaml", help="Of train-classifier: trained on every fold too."
     )
     parser.add_argument("--journal", help="Keep the cross-encoder's folds in this file, and continue from it.")
@@ -267,14 +270,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     base = load_sentence_transformer(minilm_path(), "cpu", "float32", False, None)
     if args.max_text_tokens is not None:
         pairs = [cut_pair(pair, base.tokenizer.backend_tokenizer, args.max_text_tokens) for pair in pairs]
-    results = cross_validate(pairs, base, BiEncoderSettings())
+    results = cross_validate(pairs, base, BiEncoderSettings(), args.seeds)
     if args.cross_encoder is not None:
         settings, dev_share = _of_recipe(args.cross_encoder)
-        results["cross_encoder"] = cross_validate_cross_encoder(
-            pairs, settings, dev_share=dev_share, journal=args.journal
-        )
+        results["cross_encoder"] = cross_validate_cross_encoder(pairs, settings, args.seeds, dev_share, args.journal)
     table = compare([pair.similar for pair in pairs], results)
-    sys.stdout.write(json.dumps({"pairs": len(pairs), "seeds": len(SEEDS), **table}, indent=2) + "\n")
+    sys.stdout.write(json.dumps({"pairs": len(pairs), "seeds": len(args.seeds), **table}, indent=2) + "\n")
 
 
 def _of_recipe(path: str) -> tuple["CrossEncoderSettings", float]:
