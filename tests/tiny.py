@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny random models and tokenizers, built from configs in seconds without a network and saved to a directory."""
 
+import json
 import string
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -165,6 +166,22 @@ def save_tiny_decoder_classifier(path: str | Path, num_labels: int = 2, seed: in
     tokenizer.pad_token = None
     tokenizer.padding_side = "right"
     return _save(path, model, tokenizer)
+
+
+def save_tiny_embedding_decoder(path: str | Path) -> str:
+    """Random decoder as a sentence-transformers model that, as Qwen3-Embedding, says it is a language model."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    base = save_tiny_causal_lm(path, "qwen2")
+    transformer = Transformer(base)
+    pooling = Pooling(transformer.get_embedding_dimension(), pooling_mode="lasttoken")
+    SentenceTransformer(modules=[transformer, pooling], device="cpu").save_pretrained(base, create_model_card=False)
+    config_path = Path(base) / "config.json"
+    config = json.loads(config_path.read_text())
+    config_path.write_text(json.dumps(config | {"architectures": ["Qwen2ForCausalLM"]}))
+    return base
 
 
 def save_tiny_sentence_transformer(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import expit
 from sklearn.metrics import (
     accuracy_score,
     balanced_accuracy_score,
@@ -26,6 +27,7 @@ from trl_diversity.classifiers.calibration import (
     fit_temperature,
     non_transitivity_rate,
     pair_metrics,
+    probabilities_of,
     stable_threshold,
 )
 
@@ -159,3 +161,10 @@ def test_non_transitivity_counts_triples(count, random):
 def test_what_cannot_be_is_an_error(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_probabilities_of_logits_however_large():
+    logits = np.array([-1e5, -30.0, -1.0, 0.0, 2.5, 1e5])
+    with np.errstate(all="raise", under="ignore"):
+        found = probabilities_of(logits)
+    np.testing.assert_allclose(found, expit(logits), rtol=1e-12)

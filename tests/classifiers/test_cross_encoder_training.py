@@ -6,13 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.base.modules import Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers import CrossEncoder
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
 
 from tests.classifiers.conftest import word_pairs
-from tests.tiny import save_tiny_causal_lm
+from tests.tiny import save_tiny_causal_lm, save_tiny_embedding_decoder
 from trl_diversity.classifiers.cross_encoder_training import (
     CrossEncoderSettings,
     build_cross_encoder,
@@ -147,13 +145,7 @@ def test_a_language_model_gets_a_classification_head(tmp_path, architecture, num
 
 def test_an_embedding_model_over_a_language_model_gets_one_too(tmp_path):
     """As Qwen3-Embedding: modules of sentence-transformers, and the architecture of a language model."""
-    base = save_tiny_causal_lm(tmp_path / "base")
-    embedding_model = SentenceTransformer(
-        modules=[Transformer(base), Pooling(64, pooling_mode="lasttoken")], device="cpu"
-    )
-    embedding_model.save_pretrained(base, create_model_card=False)
-    config = tmp_path / "base" / "config.json"
-    config.write_text(config.read_text().replace("LlamaModel", "LlamaForCausalLM"))
+    base = save_tiny_embedding_decoder(tmp_path / "base")
     metrics = train_cross_encoder(PAIRS, DEV, str(tmp_path / "out"), settings_for(base, lora_rank=4))
     assert metrics["auc"] > 0.9
     assert np.std(scores(tmp_path / "out")) > 0.01

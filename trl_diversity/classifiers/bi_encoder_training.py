@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trl_diversity.classifiers.calibration import fit_temperature, pair_metrics, stable_threshold
+from trl_diversity.classifiers.calibration import fit_temperature, pair_metrics, probabilities_of, stable_threshold
 from trl_diversity.classifiers.head_training import HeadSettings, choose_l2, fit_head, out_of_fold_logits
 from trl_diversity.classifiers.pairs import LabelledPair, sure_negatives, sure_positives
 from trl_diversity.classifiers.short_pairs import short_pairs
@@ -111,7 +111,7 @@ def train_bi_encoder(
         logger.info("penalty %s of %s", l2, areas)
     logits = out_of_fold_logits(inputs, pairs, head_settings, extra_inputs, extra_labels, **folds)
     temperature = fit_temperature(labels.tolist(), logits.tolist())
-    probabilities = (1 / (1 + np.exp(-logits / temperature))).tolist()
+    probabilities = probabilities_of(logits / temperature).tolist()
     threshold = stable_threshold(labels.tolist(), probabilities, settings.goal, settings.false_merge_rate)
     weights = fit_head(np.concatenate([inputs, extra_inputs]), np.concatenate([labels, extra_labels]), head_settings)
     head = PairHead(

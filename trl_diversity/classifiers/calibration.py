@@ -138,6 +138,11 @@ def fit_temperature(labels: Values, logits: Values) -> float:
     return math.exp((low + high) / 2)
 
 
+def probabilities_of(logits: Values) -> np.ndarray:
+    """Sigmoid; of any logit, however large."""
+    return np.exp(-np.logaddexp(0.0, -np.asarray(logits, dtype=np.float64)))
+
+
 def logits_of(probabilities: Values) -> np.ndarray:
     """Logits of probabilities, which may be 0 or 1."""
     values = np.clip(np.asarray(probabilities, dtype=np.float64), _SURE, 1 - _SURE)

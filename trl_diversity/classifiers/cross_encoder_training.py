@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trl_diversity.classifiers.calibration import fit_temperature, pair_metrics, stable_threshold
+from trl_diversity.classifiers.calibration import fit_temperature, pair_metrics, probabilities_of, stable_threshold
 from trl_diversity.classifiers.model_card import write_model_card
 from trl_diversity.classifiers.pairs import LabelledPair, both_orders
 
@@ -104,7 +104,7 @@ def train_cross_encoder(
     logits = pair_logits(cross_encoder, dev_pairs, settings.batch_size)
     _check_best_epoch(labels, logits, trainer.state.best_metric)
     temperature = fit_temperature(labels, logits)
-    probabilities = 1 / (1 + np.exp(-logits / temperature))
+    probabilities = probabilities_of(logits / temperature)
     threshold = stable_threshold(labels, probabilities, settings.goal, settings.false_merge_rate)
     metrics = pair_metrics(labels, probabilities, threshold)
     if settings.lora_rank:

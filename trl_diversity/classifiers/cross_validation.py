@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trl_diversity.classifiers.bi_encoder_training import BiEncoderSettings, augmentation, pair_inputs, pair_texts
-from trl_diversity.classifiers.calibration import area_under_curve, bootstrap_metrics, pair_metrics, stable_threshold
+from trl_diversity.classifiers.calibration import (
+    area_under_curve,
+    bootstrap_metrics,
+    pair_metrics,
+    probabilities_of,
+    stable_threshold,
+)
 from trl_diversity.classifiers.head_training import choose_l2, fit_head, out_of_fold_logits
 from trl_diversity.classifiers.pairs import LabelledPair, folds_by_prompt, load_pairs
 
@@ -71,7 +77,7 @@ def cross_validate(
             head, threshold = _fitted(
                 inputs[rest], [pairs[index] for index in rest], extra_inputs, extra_labels, settings, seed
             )
-            scores[held_out] = _sigmoid(head.logits(inputs[held_out]))
+            scores[held_out] = probabilities_of(head.logits(inputs[held_out]))
             same[held_out] = scores[held_out] > threshold
             threshold = stable_threshold(labels[rest], cosines[rest], settings.goal)
             same_cosine[held_out] = cosines[held_out] > threshold
@@ -98,7 +104,7 @@ def _fitted(
     logits = out_of_fold_logits(inputs, pairs, head_settings, *extra, settings.folds, seed)
     weights = fit_head(np.concatenate([inputs, extra_inputs]), np.concatenate([labels, extra_labels]), head_settings)
     head = PairHead(head_settings.features, weights, head_settings.by_length)
-    return head, stable_threshold(labels, _sigmoid(logits), settings.goal)
+    return head, stable_threshold(labels, probabilities_of(logits), settings.goal)
 
 
 def cross_validate_cross_encoder(
@@ -244,10 +250,6 @@ def cut_pair(pair: LabelledPair, tokenizer: Any, max_text_tokens: int) -> Labell
         offsets = tokenizer.encode(text, add_special_tokens=False).offsets
         cut.append(text if len(offsets) <= max_text_tokens else text[: offsets[max_text_tokens - 1][1]])
     return replace(pair, generation_0=cut[0], generation_1=cut[1])
-
-
-def _sigmoid(logits: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-logits))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -4,10 +4,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from sentence_transformers.base.evaluation.evaluator import BaseEvaluator
 
-from trl_diversity.classifiers.calibration import choose_threshold, pair_metrics
+from trl_diversity.classifiers.calibration import choose_threshold, pair_metrics, probabilities_of
 from trl_diversity.classifiers.pairs import LabelledPair
 
 
@@ -36,7 +35,7 @@ class PairEvaluator(BaseEvaluator):
         from trl_diversity.classifiers.cross_encoder_training import pair_logits
 
         labels = [pair.similar for pair in self.pairs]
-        probabilities = 1 / (1 + np.exp(-pair_logits(model, self.pairs, self.batch_size)))
+        probabilities = probabilities_of(pair_logits(model, self.pairs, self.batch_size))
         threshold = choose_threshold(labels, probabilities)
         metrics = pair_metrics(labels, probabilities, threshold)
         chosen = {key: metrics[key] for key in ("auc", "accuracy", "balanced_accuracy", "f1")}
