@@ -183,7 +183,7 @@ def test_two_steps_of_divpo(path, models, tmp_path):
 
 @pytest.fixture(scope="module")
 def classifier_bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A tiny base for either kind of classifier: ModernBERT's architecture, and a sentence encoder."""
+    """A tiny base for every recipe: ModernBERT's architecture, sentence encoders, and a decoder."""
     tokenizer = tiny.tiny_bert_tokenizer()
     with tiny.seeded(0):
         encoder = ModernBertModel(
@@ -200,23 +200,29 @@ def classifier_bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
                 sep_token_id=tokenizer.sep_token_id,
             )
         )
+    sentence_transformer = tiny.save_tiny_sentence_transformer(tmp_path_factory.mktemp("sentences"))
     return {
         "cross-encoder": tiny._save(tmp_path_factory.mktemp("modernbert"), encoder, tokenizer),
-        "bi-encoder": tiny.save_tiny_sentence_transformer(tmp_path_factory.mktemp("sentences")),
+        "minilm-cross-encoder": sentence_transformer,
+        "math-qwen3-embedding": tiny.save_tiny_embedding_decoder(tmp_path_factory.mktemp("embeddings")),
+        "smollm2-lora": tiny.save_tiny_causal_lm(tmp_path_factory.mktemp("decoder")),
+        "default-head": sentence_transformer,
     }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cross-encoder", "default-head"])
+@pytest.mark.parametrize(
+    "name", ["cross-encoder", "math-qwen3-embedding", "minilm-cross-encoder", "smollm2-lora", "default-head"]
+)
 def test_two_steps_of_a_classifier(name, classifier_bases, tmp_path):
     """The command in the header on a few pairs; what it saves judges pairs by the threshold that it found."""
     path = ROOT / "recipes" / "classifier" / f"{name}.yaml"
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(vars(pair)) + "\n" for pair in word_pairs(36)))
     (command,) = (command for command in launch_commands(path) if "train-classifier" in command.words)
     kind = yaml.safe_load(path.read_text())["kind"]
-    options = {"data": "pairs.jsonl", "output_dir": "out", "base_model": classifier_bases[kind], "use_cpu": "true"}
+    options = {"data": "pairs.jsonl", "output_dir": "out", "base_model": classifier_bases[name], "use_cpu": "true"}
     if kind == "cross-encoder":
-        options |= {"bf16": "false", "num_train_epochs": 2}  # one step of 64 pairs an epoch
+        options |= {"bf16": "false", "num_train_epochs": 2}  # one or two steps an epoch
     else:
         options |= {"sure_pairs": 10, "short_pairs": 20}
     finished = finish(here(command, str(path)), options, tmp_path)
