@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 from transformers import (
+    AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
     BertModel,
@@ -169,7 +171,10 @@ def save_tiny_decoder_classifier(path: str | Path, num_labels: int = 2, seed: in
 
 
 def save_tiny_embedding_decoder(path: str | Path) -> str:
-    """Random decoder as a sentence-transformers model that, as Qwen3-Embedding, says it is a language model."""
+    """
+    Random decoder as a sentence-transformers model with two ways of Qwen3-Embedding: its config says that it is a
+    language model, and its tokenizer ends every text with the pad token.
+    """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -178,10 +183,21 @@ def save_tiny_embedding_decoder(path: str | Path) -> str:
     transformer = Transformer(base)
     pooling = Pooling(transformer.get_embedding_dimension(), pooling_mode="lasttoken")
     SentenceTransformer(modules=[transformer, pooling], device="cpu").save_pretrained(base, create_model_card=False)
+    end_with_padding(base)
     config_path = Path(base) / "config.json"
     config = json.loads(config_path.read_text())
     config_path.write_text(json.dumps(config | {"architectures": ["Qwen2ForCausalLM"]}))
     return base
+
+
+def end_with_padding(path: str | Path) -> None:
+    """Have the tokenizer of a checkpoint put its pad token behind every text."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(path)
+    pad = tokenizer.pad_token
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"$A {pad}", pair=f"$A {pad} $B {pad}", special_tokens=[(pad, tokenizer.pad_token_id)]
+    )
+    tokenizer.save_pretrained(path)
 
 
 def save_tiny_sentence_transformer(

@@ -11,7 +11,13 @@ from tokenizers.processors import ByteLevel, TemplateProcessing
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.classifiers.conftest import word_pairs
-from tests.tiny import save_tiny_causal_lm, save_tiny_decoder_classifier, tiny_bert_tokenizer, tiny_tokenizer
+from tests.tiny import (
+    save_tiny_causal_lm,
+    save_tiny_decoder_classifier,
+    save_tiny_embedding_decoder,
+    tiny_bert_tokenizer,
+    tiny_tokenizer,
+)
 from trl_diversity.classifiers.cross_encoder_training import (
     CrossEncoderSettings,
     build_cross_encoder,
@@ -96,6 +102,22 @@ def test_without_a_token_to_spare_a_text_separates():
     ensure_separator(tokenizer)
     text = tokenizer.decode(tokenizer("a cat", "the dog")["input_ids"])
     assert text == "a cat\n\n---\n\nthe dog\n\n---\n\n"
+
+
+def test_a_pad_token_at_the_end_of_every_pair_is_another_one_in_training(tmp_path):
+    """Else the head would read the token before it here, and that token itself on a server."""
+    base = save_tiny_embedding_decoder(tmp_path)
+    used = AutoTokenizer.from_pretrained(base).pad_token_id
+    cross_encoder = build_cross_encoder(CrossEncoderSettings(base, use_cpu=True))
+    tokenizer = cross_encoder.tokenizer
+    ids = tokenizer("the cat", "a dog")["input_ids"]
+    assert ids[-1] == used != tokenizer.pad_token_id and tokenizer.pad_token_id not in ids
+    assert cross_encoder.config.pad_token_id == tokenizer.pad_token_id
+    with torch.no_grad():
+        model = cross_encoder.model.eval()
+        last = model.score(model.model(torch.tensor([ids])).last_hidden_state[0, -1])
+    found = cross_encoder.predict([("the cat", "a dog")], activation_fn=torch.nn.Identity())
+    np.testing.assert_allclose(found, last.numpy(), atol=1e-5)
 
 
 WORDS = st.lists(st.sampled_from(["a", "cat", "dog", "is"]), min_size=1, max_size=4).map(" ".join)

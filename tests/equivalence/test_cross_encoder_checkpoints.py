@@ -13,8 +13,9 @@ from sentence_transformers import CrossEncoder
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from tests.tiny import CHAT_TEMPLATE, save_tiny_decoder_classifier, save_tiny_pair_classifier
+from tests.tiny import CHAT_TEMPLATE, save_tiny_causal_lm, save_tiny_decoder_classifier, save_tiny_pair_classifier
 from trl_diversity.equivalence import CrossEncoderEquivalence
+from trl_diversity.equivalence.cross_encoder import read_plain_pairs
 
 
 PAIRS = [("the cat", "a dog"), ("no", "yes and no " * 10), ("river " * 8, "blue"), ("a", "b"), ("it is", "42")]
@@ -167,6 +168,28 @@ def test_a_classifier_that_was_trained_on_messages_is_refused(chat_classifier_pa
     cross_encoder.save_pretrained(str(tmp_path / "saved"))
     with pytest.raises(ValueError, match="chat template"):
         CrossEncoderEquivalence(str(tmp_path / "saved"), 0.5, device="cpu")
+
+
+def test_a_generative_reranker_is_refused(tmp_path):
+    """Without a chat template too: its score is that of the next word, and no weight of it was trained for pairs."""
+    path = save_tiny_causal_lm(tmp_path / "base", words=("yes", "no"))
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(path)
+    (tmp_path / "base" / "chat_template.jinja").unlink(missing_ok=True)
+    cross_encoder = CrossEncoder(path, device="cpu")
+    assert cross_encoder[0].transformer_task == "text-generation"
+    with pytest.raises(ValueError, match="generative reranker"):
+        CrossEncoderEquivalence(cross_encoder, 0.5)
+    cross_encoder.save_pretrained(str(tmp_path / "saved"))
+    with pytest.raises(ValueError, match="generative reranker"):
+        CrossEncoderEquivalence(str(tmp_path / "saved"), 0.5, device="cpu")
+
+
+def test_a_module_of_another_library_reads_pairs_in_its_own_way():
+    module = torch.nn.Identity()
+    read_plain_pairs(torch.nn.Sequential(module))
+    assert not hasattr(module, "modality_config")
 
 
 def test_pickled_weights_are_not_read(pair_classifier_path, tmp_path):

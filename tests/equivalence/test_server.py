@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from tests import tiny
 from tests.equivalence.pooling_double import PoolingDouble, pairs_asked, serving_model
@@ -76,6 +76,19 @@ def test_equals_the_local_cross_encoder_through_classify(decoder, decoder_classi
 
 def test_one_label_without_token_types_is_asked_by_ids(tmp_path):
     path = tiny.save_tiny_decoder_classifier(tmp_path, num_labels=1)
+    with serving_model(path, max_model_len=512) as (loopback, _):
+        pairs = mixed_pairs(5)
+        expected = CrossEncoderEquivalence(path).score_pairs(pairs)
+        assert server_of(loopback).score_pairs(pairs) == pytest.approx(expected, abs=1e-5)
+
+
+def test_padding_that_the_tokenizer_itself_puts_at_the_end(tmp_path):
+    """A decoder's head reads the token before it; a server would read the padding."""
+    path = tiny.save_tiny_decoder_classifier(tmp_path, num_labels=1)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.pad_token = "<bos>"
+    tokenizer.save_pretrained(path)
+    tiny.end_with_padding(path)
     with serving_model(path, max_model_len=512) as (loopback, _):
         pairs = mixed_pairs(5)
         expected = CrossEncoderEquivalence(path).score_pairs(pairs)

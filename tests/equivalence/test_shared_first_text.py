@@ -100,10 +100,11 @@ def test_the_model_is_as_before_afterwards():
     assert torch.equal(logits_by_hand(model, [[1, 2, 4], [1, 5]]), before)
 
 
-def test_a_sliding_window_and_unknown_models_are_not_accepted():
+def test_only_causal_models_without_a_sliding_window_are_accepted():
     sliding = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
     assert all(map(SharedFirstText.accepts, MODELS))
     assert not SharedFirstText.accepts(decoder(Qwen3ForSequenceClassification, Qwen3Config, **sliding))
+    assert not SharedFirstText.accepts(decoder(Qwen3ForSequenceClassification, Qwen3Config, is_causal=False))
     assert not SharedFirstText.accepts(decoder(MistralForSequenceClassification, MistralConfig))
     assert not SharedFirstText.accepts(None)
 

@@ -120,12 +120,14 @@ def train_cross_encoder(
 def build_cross_encoder(settings: CrossEncoderSettings) -> "CrossEncoder":
     """The base with a classification head, new where it has none, and adapters if they are asked for."""
     from trl_diversity.classifiers.pair_separator import ensure_separator
-    from trl_diversity.equivalence.cross_encoder import ensure_pad_token, read_plain_pairs
+    from trl_diversity.equivalence.cross_encoder import read_plain_pairs
+    from trl_diversity.equivalence.pad_token import ensure_pad_token, keep_padding_out_of_pairs
 
     cross_encoder = _with_head(settings)
     read_plain_pairs(cross_encoder)
     tokenizer: Any = cross_encoder.tokenizer
     ensure_pad_token(cross_encoder)
+    keep_padding_out_of_pairs(cross_encoder)
     ensure_separator(tokenizer)
     # "longest_first", which cuts pairs when training, is what CrossEncoderEquivalence does too
     length = 2 * settings.max_side_tokens + tokenizer.num_special_tokens_to_add(pair=True)

@@ -14,6 +14,7 @@ from trl_diversity.equivalence.loading import (
     CHAT_MODALITY,
     chat_template_error,
     checkpoint_kind,
+    generative_error,
     preserved_rng_state,
     read_calibration,
     require_plain_pairs,
@@ -22,6 +23,7 @@ from trl_diversity.equivalence.loading import (
     resolve_dtype,
     resolve_threshold,
 )
+from trl_diversity.equivalence.pad_token import ensure_pad_token
 from trl_diversity.equivalence.pair_encoding import (
     EncodedPair,
     PairEncoder,
@@ -46,6 +48,8 @@ GPU_BATCH_SIZE = 64
 GPU_BATCH_TOKENS = 16_384
 # A tokenizer without a limit of its own reports a huge number.
 _NO_LIMIT = 10**9
+# As sentence-transformers names them: it asks such a model for the next token, "yes" or "no".
+_GENERATIVE_TASKS = ("text-generation", "any-to-any")
 
 
 class CrossEncoderEquivalence:
@@ -123,8 +127,7 @@ class CrossEncoderEquivalence:
         self._num_labels = _checked_num_labels(self.cross_encoder)
         _refuse_default_prompt(self.cross_encoder)
         name = model if isinstance(model, str) else type(model).__name__
-        if CHAT_MODALITY in getattr(self.cross_encoder[0], "modality_config", {}):
-            raise ValueError(chat_template_error(name))
+        _refuse_generative(self.cross_encoder, name)
         checkpoint_threshold, self.temperature = read_calibration(self._config)
         self.threshold = resolve_threshold(threshold, checkpoint_threshold, DEFAULT_THRESHOLD, name)
         self._encoder = PairEncoder(self.cross_encoder.tokenizer, self.max_length, max_side_tokens)
@@ -347,36 +350,25 @@ def _refuse_default_prompt(cross_encoder: "CrossEncoder") -> None:
         )
 
 
+def _refuse_generative(cross_encoder: "CrossEncoder", name: str) -> None:
+    transformer: Any = cross_encoder[0]
+    if getattr(transformer, "transformer_task", None) in _GENERATIVE_TASKS:
+        raise ValueError(generative_error(name))
+    if CHAT_MODALITY in getattr(transformer, "modality_config", {}):
+        raise ValueError(chat_template_error(name))
+
+
 def read_plain_pairs(cross_encoder: "CrossEncoder") -> None:
     """
     Have a cross encoder join two texts as `tokenizer(a, b)` does, though the tokenizer has a chat template.
 
-    Without this sentence-transformers renders the texts as messages, under roles that few templates know.
+    Without this sentence-transformers renders the texts as messages, under roles that few templates know. A module of
+    another library than sentence-transformers stays as it is.
     """
     transformer: Any = cross_encoder[0]
+    if not hasattr(transformer, "modality_config"):
+        return
     transformer.modality_config = {
         modality: how for modality, how in transformer.modality_config.items() if modality != CHAT_MODALITY
     }
     transformer.input_formatter.supported_modalities = list(transformer.modality_config)
-
-
-def ensure_pad_token(cross_encoder: "CrossEncoder") -> None:
-    """Give a decoder-style classifier a pad token and tell its config, which finds the last real token by it."""
-    tokenizer: Any = cross_encoder.tokenizer
-    embeddings = cross_encoder.model.get_input_embeddings() if cross_encoder.model is not None else None
-    known_ids = range(getattr(embeddings, "num_embeddings", _NO_LIMIT))
-    # Some tokenizer classes bring a pad token that the checkpoint's embeddings have no row for.
-    if tokenizer.pad_token_id not in known_ids:
-        added = set(tokenizer.backend_tokenizer.encode("", "", add_special_tokens=True).ids)
-        for token in (tokenizer.eos_token, tokenizer.unk_token, tokenizer.bos_token):
-            # A token that the tokenizer itself puts into a pair would be taken for padding.
-            token_id = None if token is None else tokenizer.convert_tokens_to_ids(token)
-            if token_id in known_ids and token_id not in added:
-                tokenizer.pad_token = token
-                break
-        else:
-            raise ValueError("the pair classifier's tokenizer has no pad token and none to spare: set its `pad_token`")
-    config: Any = cross_encoder.config
-    text_config = config.get_text_config()
-    if text_config.pad_token_id != tokenizer.pad_token_id:
-        text_config.pad_token_id = tokenizer.pad_token_id

@@ -53,6 +53,10 @@ BI_ENCODER_ARCHITECTURE = "BiEncoderEquivalence"
 DEFAULT_HEAD = Path(__file__).with_name("default_head")
 MINILM_HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_THRESHOLD = 0.7
+_WHAT_ELSE = (
+    "Train the base with `trl-diversity train-classifier`, which reads plain pairs, or give a sequence classifier by "
+    "its name; ask a generative model as a judge (`judge_base_url`)"
+)
 SHORT_NAMES = (*RELEASED_MODELS, "minilm", "default", "answer")
 
 
@@ -269,11 +273,12 @@ def require_plain_pairs(name_or_path: str, revision: str | None = None) -> None:
 
 def chat_template_error(name: str) -> str:
     """Why a pair classifier that reads messages is no equivalence model."""
-    return (
-        f"{name} reads a pair as messages, through its chat template, which is not supported. Train the base with "
-        "`trl-diversity train-classifier`, which reads plain pairs, or give a sequence classifier by its name; ask a "
-        "generative model as a judge (`judge_base_url`)"
-    )
+    return f"{name} reads a pair as messages, through its chat template, which is not supported. {_WHAT_ELSE}"
+
+
+def generative_error(name: str) -> str:
+    """Why a generative reranker is no equivalence model."""
+    return f"{name} is a generative reranker, without a classification head: its score is that of a word. {_WHAT_ELSE}"
 
 
 def resolve_device(device: "str | torch.device | None") -> "torch.device":

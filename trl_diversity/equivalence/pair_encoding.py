@@ -58,12 +58,20 @@ class PairEncoder:
             Tokens of a pair, special tokens included. No limit by default.
         max_side_tokens (`int`, *optional*):
             Tokens of either text, special tokens excluded. No limit by default.
+        pad_token_id (`int`, *optional*):
+            A token that is left out at the end of a pair, for a model that would read it there. By default none.
 
     Raises:
         `ValueError`: if the tokenizer is not backed by `tokenizers`, or if a limit leaves no room for both texts.
     """
 
-    def __init__(self, tokenizer: Any, max_length: int | None = None, max_side_tokens: int | None = None):
+    def __init__(
+        self,
+        tokenizer: Any,
+        max_length: int | None = None,
+        max_side_tokens: int | None = None,
+        pad_token_id: int | None = None,
+    ):
         if not getattr(tokenizer, "is_fast", False):
             raise ValueError(
                 f"{type(tokenizer).__name__} is not backed by the `tokenizers` library, which scoring pairs needs: "
@@ -73,6 +81,7 @@ class PairEncoder:
             raise ValueError(f"max_side_tokens is {max_side_tokens!r}: it must be at least 1, or None for no limit")
         self.tokenizer = tokenizer
         self.max_side_tokens = max_side_tokens
+        self.pad_token_id = pad_token_id
         self.budget: int | None = None
         if max_length is not None:
             self.budget = max_length - tokenizer.num_special_tokens_to_add(pair=True)
@@ -101,8 +110,12 @@ class PairEncoder:
                 sides.append(cut[text, length])
             joined = backend.post_process(*sides, add_special_tokens=True)
             truncated = lengths != (len(whole[first]), len(whole[second]))
-            encoded.append(EncodedPair(joined.ids, joined.type_ids, truncated))
+            kept = self._length_without_padding(joined.ids)
+            encoded.append(EncodedPair(joined.ids[:kept], joined.type_ids[:kept], truncated))
         return encoded
+
+    def _length_without_padding(self, ids: list[int]) -> int:
+        return max((end for end, token in enumerate(ids, start=1) if token != self.pad_token_id), default=0)
 
     def _kept_lengths(self, first: int, second: int) -> tuple[int, int]:
         if self.max_side_tokens is not None:

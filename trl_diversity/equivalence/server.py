@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trl_diversity.equivalence.loading import RELEASED_MODELS, read_calibration, require_plain_pairs, resolve_threshold
+from trl_diversity.equivalence.pad_token import pad_token
 from trl_diversity.equivalence.pair_encoding import EncodedPair, PairEncoder
 from trl_diversity.equivalence.server_route import Route, find_route, fit_pairs
 from trl_diversity.pooling_servers import PoolingServers, logits_of, sigmoid
@@ -260,6 +261,9 @@ class ServerEquivalence:
         require_plain_pairs(name)
         limits = (served.max_length, tokenizer.model_max_length)
         known = [limit for limit in limits if limit is not None and limit < _NO_LIMIT]
-        self._encoder = PairEncoder(tokenizer, min(known, default=None), self._max_side_tokens)
+        # A server reads the last token of a pair; a decoder's own head, as in training, the last that pads nothing.
+        pad = pad_token(tokenizer, range(self._config.get_text_config().vocab_size))
+        pad_token_id = None if pad is None else tokenizer.convert_tokens_to_ids(pad)
+        self._encoder = PairEncoder(tokenizer, min(known, default=None), self._max_side_tokens, pad_token_id)
         # Once: a tokenizer is not for several threads at a time
         self._known = fit_pairs(list(_KNOWN_PAIRS), self._encoder(_KNOWN_PAIRS), self._encoder)

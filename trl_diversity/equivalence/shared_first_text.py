@@ -47,6 +47,8 @@ class SharedFirstText:
         """Whether keys and values of a first text can be kept for all its partners."""
         if type(model).__name__ not in _CAUSAL or not type(model).__module__.startswith("transformers."):
             return False
+        if not getattr(model.config, "is_causal", True):  # a decoder that was made to look both ways
+            return False
         layer_types = getattr(model.config, "layer_types", None) or ["full_attention"]
         return set(layer_types) == {"full_attention"}
 
