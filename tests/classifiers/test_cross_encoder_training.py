@@ -7,15 +7,37 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DebertaV2Config,
+    DebertaV2Model,
+    DistilBertConfig,
+    DistilBertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    RobertaConfig,
+    RobertaModel,
+    TrainerCallback,
+    XLNetConfig,
+    XLNetModel,
+)
 
 from tests.classifiers.conftest import word_pairs
-from tests.tiny import save_tiny_causal_lm, save_tiny_embedding_decoder
+from tests.tiny import (
+    save_tiny_causal_lm,
+    save_tiny_embedding_decoder,
+    save_tiny_pair_classifier,
+    seeded,
+    tiny_bert_tokenizer,
+)
 from trl_diversity.classifiers.cross_encoder_training import (
     CrossEncoderSettings,
     build_cross_encoder,
     train_cross_encoder,
 )
+from trl_diversity.classifiers.lora import merge_adapters
 from trl_diversity.equivalence import CrossEncoderEquivalence, load_equivalence_model
 from trl_diversity.equivalence.loading import read_json
 
@@ -149,3 +171,91 @@ def test_an_embedding_model_over_a_language_model_gets_one_too(tmp_path):
     metrics = train_cross_encoder(PAIRS, DEV, str(tmp_path / "out"), settings_for(base, lora_rank=4))
     assert metrics["auc"] > 0.9
     assert np.std(scores(tmp_path / "out")) > 0.01
+
+
+TOKENIZER = tiny_bert_tokenizer(64)
+SIZES = {"vocab_size": len(TOKENIZER), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 2, "initializer_range": 0.2, "pad_token_id": 0}
+ENCODERS = {
+    "roberta": (RobertaModel, RobertaConfig(**SIZES, max_position_embeddings=24)),
+    "deberta": (DebertaV2Model, DebertaV2Config(**SIZES, pooler_hidden_size=32)),
+    "modernbert": (ModernBertModel, ModernBertConfig(**SIZES)),
+    "distilbert": (
+        DistilBertModel,
+        DistilBertConfig(vocab_size=len(TOKENIZER), dim=32, hidden_dim=48, n_layers=2, n_heads=2),
+    ),
+    "xlnet": (XLNetModel, XLNetConfig(vocab_size=len(TOKENIZER), d_model=32, n_layer=2, n_head=2, d_inner=48)),
+}
+# What each architecture's sequence classifier has besides its base
+HEADS = {
+    "roberta": {"classifier.dense", "classifier.out_proj"},
+    "deberta": {"pooler.dense", "classifier"},
+    "modernbert": {"head.dense", "head.norm", "classifier"},
+    "distilbert": {"pre_classifier", "classifier"},
+    "xlnet": {"sequence_summary.summary", "logits_proj"},
+}
+
+
+def save_encoder(path, name):
+    """A pretrained encoder without a head, and a tokenizer that knows no limit."""
+    model_class, config = ENCODERS[name]
+    with seeded(0):
+        model_class(config).save_pretrained(path)
+    tokenizer = tiny_bert_tokenizer(10**30)
+    tokenizer.save_pretrained(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_adapters_leave_a_new_head_to_be_trained_whole(tmp_path, name):
+    """Its parts have other names in every architecture; what is left frozen in it would stay random."""
+    settings = settings_for(save_encoder(tmp_path, name), lora_rank=2)
+    model = build_cross_encoder(settings).model
+    trained = {
+        key.replace(".modules_to_save.default", "") for key, value in model.named_parameters() if value.requires_grad
+    }
+    heads = {key.rpartition(".")[0] for key in trained if "lora_" not in key}
+    assert heads == HEADS[name]
+    assert any("lora_" in key for key in trained) and not any(
+        "lora_" in key and key.split(".")[0] in HEADS[name] for key in trained
+    )
+    merge_adapters(model)
+    plain = AutoModelForSequenceClassification.from_pretrained(settings.base_model, num_labels=1)
+    assert model.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_a_head_for_other_labels_is_replaced_and_that_is_said(tmp_path, caplog):
+    """An NLI classifier is a good base, and has three labels."""
+    base = save_tiny_pair_classifier(tmp_path, num_labels=3)
+    cross_encoder = build_cross_encoder(settings_for(base, num_labels=2))
+    assert cross_encoder.num_labels == 2 and cross_encoder.model.classifier.weight.shape[0] == 2
+    assert "3 labels" in caplog.text
+    kept = AutoModelForSequenceClassification.from_pretrained(base).bert.state_dict()
+    assert all(torch.equal(value, kept[name]) for name, value in cross_encoder.model.bert.state_dict().items())
+
+
+def test_the_card_tells_how_many_tokens_are_really_read(tmp_path, caplog):
+    base = save_tiny_pair_classifier(tmp_path / "base", num_labels=1, max_length=23)
+    settings = replace(settings_for(base, num_train_epochs=1), max_side_tokens=64)
+    train_cross_encoder(PAIRS, DEV, str(tmp_path / "out"), settings)
+    assert "| max_side_tokens | 10 |" in (tmp_path / "out" / "README.md").read_text()
+    assert "10 tokens a text" in caplog.text
+
+
+def test_positions_that_roberta_keeps_for_padding_are_not_read(tmp_path):
+    """Its 24 positions begin behind the pad token's: a pair of 24 tokens would be out of range."""
+    base = save_encoder(tmp_path / "base", "roberta")
+    settings = replace(settings_for(base, num_train_epochs=1), max_side_tokens=64)
+    train_cross_encoder(PAIRS, DEV, str(tmp_path / "out"), settings)
+    long = [("the cat is blue " * 9, "not a dog " * 9)]
+    equivalence = CrossEncoderEquivalence(str(tmp_path / "out"), device="cpu")
+    assert equivalence.max_length == 23
+    assert 0 <= equivalence.score_pairs(long)[0] <= 1
+
+
+def test_a_tokenizer_without_the_tokenizers_library_is_refused_before_training(
+    pair_classifier_one_label_path, monkeypatch
+):
+    monkeypatch.setattr("transformers.BertTokenizer.is_fast", False)
+    with pytest.raises(ValueError, match="not backed by the `tokenizers` library"):
+        build_cross_encoder(settings_for(pair_classifier_one_label_path))

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A classifier that `trl-diversity train-classifier` trained says on a real server what it says here."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -18,13 +16,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("kind", ["encoder", "language model with adapters"])
 def test_probabilities_threshold_and_temperature_are_those_of_the_checkpoint(tmp_path, kind):
-    settings = CrossEncoderSettings(learning_rate=2e-3, max_side_tokens=64, use_cpu=True)
+    shared = {"learning_rate": 2e-3, "max_side_tokens": 64, "use_cpu": True}
     if kind == "encoder":
         base = tiny.save_tiny_pair_classifier(tmp_path / "base", num_labels=1, max_length=512)
-        settings = replace(settings, base_model=base)
+        settings = CrossEncoderSettings(base, **shared)
     else:
         base = tiny.save_tiny_causal_lm(tmp_path / "base")
-        settings = replace(settings, base_model=base, lora_rank=4)
+        settings = CrossEncoderSettings(base, lora_rank=4, **shared)
     train_cross_encoder(word_pairs(48), word_pairs(24, seed=1), str(tmp_path / "trained"), settings)
     local = CrossEncoderEquivalence(str(tmp_path / "trained"), device="cpu")
     pairs = [(pair.generation_0, pair.generation_1) for pair in word_pairs(100, seed=2)]

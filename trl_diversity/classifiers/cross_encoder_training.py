@@ -3,7 +3,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +30,11 @@ class CrossEncoderSettings:
 
     Attributes:
         max_side_tokens (`int`, *optional*, defaults to 128):
-            A pair is cut to twice as many tokens, fairly: a short text leaves its rest to the other.
+            A pair is cut to twice as many tokens, fairly: a short text leaves its rest to the other. A base that
+            reads less cuts it to that, with a warning.
     """
 
-    base_model: str = "microsoft/deberta-v3-large"
+    base_model: str
     num_labels: int = 1
     max_side_tokens: int = 128
     both_orders: bool = True
@@ -113,6 +114,7 @@ def train_cross_encoder(
         merge_adapters(_transformers_model(cross_encoder))
     if trainer.is_world_process_zero():
         save_calibrated(cross_encoder, output_dir, threshold, temperature)
+        settings = replace(settings, max_side_tokens=_side_tokens(cross_encoder))
         _write_card(output_dir, settings, command, metrics, threshold, temperature, len(pairs), len(dev_pairs))
     return metrics
 
@@ -120,23 +122,38 @@ def train_cross_encoder(
 def build_cross_encoder(settings: CrossEncoderSettings) -> "CrossEncoder":
     """The base with a classification head, new where it has none, and adapters if they are asked for."""
     from trl_diversity.classifiers.pair_separator import ensure_separator
-    from trl_diversity.equivalence.cross_encoder import read_plain_pairs
+    from trl_diversity.equivalence.cross_encoder import max_pair_length, read_plain_pairs
     from trl_diversity.equivalence.pad_token import ensure_pad_token, keep_padding_out_of_pairs
+    from trl_diversity.equivalence.pair_encoding import require_tokenizers_backend
 
     cross_encoder = _with_head(settings)
     read_plain_pairs(cross_encoder)
     tokenizer: Any = cross_encoder.tokenizer
+    require_tokenizers_backend(tokenizer)
     ensure_pad_token(cross_encoder)
     keep_padding_out_of_pairs(cross_encoder)
     ensure_separator(tokenizer)
     # "longest_first", which cuts pairs when training, is what CrossEncoderEquivalence does too
     length = 2 * settings.max_side_tokens + tokenizer.num_special_tokens_to_add(pair=True)
-    cross_encoder.max_seq_length = min(length, cross_encoder.max_seq_length or length)
+    cross_encoder.max_seq_length = min(length, max_pair_length(cross_encoder) or length)
+    if cross_encoder.max_seq_length < length:
+        logger.warning(
+            "the base reads %d tokens a text, not the %d of `max_side_tokens`",
+            _side_tokens(cross_encoder),
+            settings.max_side_tokens,
+        )
     if settings.lora_rank:
         from trl_diversity.classifiers.lora import add_adapters
 
         add_adapters(_transformers_model(cross_encoder), settings.lora_rank)
     return cross_encoder
+
+
+def _side_tokens(cross_encoder: "CrossEncoder") -> int:
+    """Tokens that are read of either text where both are long."""
+    tokenizer: Any = cross_encoder.tokenizer
+    assert cross_encoder.max_seq_length is not None
+    return (cross_encoder.max_seq_length - tokenizer.num_special_tokens_to_add(pair=True)) // 2
 
 
 def _with_head(settings: CrossEncoderSettings) -> "CrossEncoder":
@@ -147,12 +164,20 @@ def _with_head(settings: CrossEncoderSettings) -> "CrossEncoder":
     shared = {"trust_remote_code": settings.trust_remote_code}
     device = "cpu" if settings.use_cpu else None
     config = AutoConfig.from_pretrained(settings.base_model, **shared)
-    if not any(name.endswith("ForCausalLM") for name in config.architectures or []):
+    architectures = config.architectures or []
+    if any(name.endswith("ForSequenceClassification") for name in architectures):
+        if config.num_labels != settings.num_labels:
+            logger.warning(
+                "the base is a classifier with %d labels: a new head with %d takes the place of its own",
+                config.num_labels,
+                settings.num_labels,
+            )
+    if not any(name.endswith("ForCausalLM") for name in architectures):
         return CrossEncoder(
             settings.base_model,
             num_labels=settings.num_labels,
             device=device,
-            model_kwargs={"dtype": "float32"},
+            model_kwargs={"dtype": "float32", "ignore_mismatched_sizes": True},
             **shared,
         )
     # By its name alone CrossEncoder would ask a decoder whether it says "yes" or "no" next, without any head.

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 
-_HEAD_NAMES = ("classifier", "score")
 _DROPOUT = 0.05
 
 
@@ -21,7 +20,7 @@ def add_adapters(model: Any, rank: int) -> None:
     """
     from peft import LoraConfig, inject_adapter_in_model
 
-    heads = [name for name in _HEAD_NAMES if hasattr(model, name)]
+    heads = head_names(model)
     config = LoraConfig(
         task_type="SEQ_CLS",
         r=rank,
@@ -34,6 +33,12 @@ def add_adapters(model: Any, rank: int) -> None:
     inject_adapter_in_model(config, model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name or "modules_to_save" in name)
+
+
+def head_names(model: Any) -> list[str]:
+    """Names of all parts with weights that a sequence classifier has besides its base."""
+    children = ((name, next(child.parameters(), None)) for name, child in model.named_children())
+    return [name for name, weight in children if name != model.base_model_prefix and weight is not None]
 
 
 def merge_adapters(model: Any) -> None:

@@ -158,8 +158,7 @@ class CrossEncoderEquivalence:
     @property
     def max_length(self) -> int | None:
         """Tokens of a pair, special tokens included; None without a limit."""
-        limit = self.cross_encoder.max_seq_length
-        return None if limit is None or limit > _NO_LIMIT else limit
+        return max_pair_length(self.cross_encoder)
 
     @property
     def _config(self) -> Any:
@@ -301,6 +300,20 @@ def load_cross_encoder(
         cross_encoder = CrossEncoder(modules=[transformer], device=str(device), trust_remote_code=trust_remote_code)
         read_plain_pairs(cross_encoder)
         return cross_encoder
+
+
+def max_pair_length(cross_encoder: "CrossEncoder") -> int | None:
+    """
+    Tokens of a pair that a cross encoder reads, special tokens included; None without a limit.
+
+    The limit of tokenizer and config, or the number of positions: RoBERTa has some that only padding takes.
+    """
+    limits = [cross_encoder.max_seq_length or _NO_LIMIT]
+    for name, module in cross_encoder.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
+            reserved = 0 if module.padding_idx is None else module.padding_idx + 1
+            limits.append(module.num_embeddings - reserved)
+    return min(limits) if min(limits) < _NO_LIMIT else None
 
 
 def _require_trained_head(name_or_path: str, shared: dict[str, Any]) -> None:

@@ -47,6 +47,20 @@ def fair_lengths(first: int, second: int, budget: int) -> tuple[int, int]:
     return half, half
 
 
+def require_tokenizers_backend(tokenizer: Any) -> None:
+    """
+    Refuse a tokenizer that joins pairs in a way of its own.
+
+    Raises:
+        `ValueError`: if it is not backed by the `tokenizers` library.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise ValueError(
+            f"{type(tokenizer).__name__} is not backed by the `tokenizers` library, which scoring pairs needs: "
+            "convert it (a checkpoint with a tokenizer.json)"
+        )
+
+
 class PairEncoder:
     """
     Encodes each distinct text of a call once and joins pairs exactly as the tokenizer joins `tokenizer(a, b)`.
@@ -72,11 +86,7 @@ class PairEncoder:
         max_side_tokens: int | None = None,
         pad_token_id: int | None = None,
     ):
-        if not getattr(tokenizer, "is_fast", False):
-            raise ValueError(
-                f"{type(tokenizer).__name__} is not backed by the `tokenizers` library, which scoring pairs needs: "
-                "convert it (a checkpoint with a tokenizer.json)"
-            )
+        require_tokenizers_backend(tokenizer)
         if max_side_tokens is not None and max_side_tokens < 1:
             raise ValueError(f"max_side_tokens is {max_side_tokens!r}: it must be at least 1, or None for no limit")
         self.tokenizer = tokenizer
