@@ -90,6 +90,12 @@ def test_an_error_of_the_hub_comes_after_the_classifier_is_saved(pairs_file, sen
     load_equivalence_model(str(tmp_path / "out"), device="cpu")
 
 
+@pytest.mark.parametrize("kind", ["bi-encoder", "cross-encoder"])
+def test_a_base_that_is_nowhere_is_a_plain_error(pairs_file, tmp_path, kind):
+    with pytest.raises(SystemExit, match="train-classifier: error: .*nobody/nothing"):
+        trained(pairs_file, "nobody/nothing", tmp_path / "out", "--kind", kind)
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 from tests.tiny import CHAT_TEMPLATE, save_tiny_causal_lm, save_tiny_decoder_classifier, save_tiny_pair_classifier
 from trl_diversity.equivalence import CrossEncoderEquivalence
-from trl_diversity.equivalence.cross_encoder import read_plain_pairs
+from trl_diversity.equivalence.loading import read_plain_text
 
 
 PAIRS = [("the cat", "a dog"), ("no", "yes and no " * 10), ("river " * 8, "blue"), ("a", "b"), ("it is", "42")]
@@ -188,7 +188,7 @@ def test_a_generative_reranker_is_refused(tmp_path):
 
 def test_a_module_of_another_library_reads_pairs_in_its_own_way():
     module = torch.nn.Identity()
-    read_plain_pairs(torch.nn.Sequential(module))
+    read_plain_text(torch.nn.Sequential(module))
     assert not hasattr(module, "modality_config")
 
 

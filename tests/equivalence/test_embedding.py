@@ -11,8 +11,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from tests.tiny import save_tiny_sentence_transformer
+from tests.tiny import save_tiny_causal_lm, save_tiny_sentence_transformer
 from trl_diversity.equivalence import EmbeddingEquivalence
+from trl_diversity.equivalence.embedding import load_sentence_transformer
 
 
 PAIRS = [("the cat", "a dog"), ("no", "yes"), ("cat", "river " * 10), ("cat", "cat"), ("dog", "cat")]
@@ -182,3 +183,16 @@ def test_trust_remote_code_is_passed_on(custom_code_path, equivalence):
 def test_impossible_numbers_are_refused(sentence_transformer_path, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         EmbeddingEquivalence(sentence_transformer_path, 0.7, **options)
+
+
+def test_a_language_model_without_modules_reads_the_text_and_no_chat_template(tmp_path):
+    """As the base of a bi-encoder; sentence-transformers alone would embed it as a message of a user."""
+    path = save_tiny_causal_lm(tmp_path)
+    model = load_sentence_transformer(path, "cpu", "float32", False, None)
+    tokenizer, plain = AutoTokenizer.from_pretrained(path), AutoModel.from_pretrained(path).eval()
+    with torch.no_grad():
+        expected = plain(**tokenizer("the cat is blue", return_tensors="pt")).last_hidden_state[0, -1]
+    np.testing.assert_allclose(model.encode("the cat is blue"), expected.numpy(), atol=1e-5)
+    model.save_pretrained(str(tmp_path / "saved"))
+    saved = load_sentence_transformer(str(tmp_path / "saved"), "cpu", "float32", False, None)
+    np.testing.assert_allclose(saved.encode("the cat is blue"), expected.numpy(), atol=1e-5)

@@ -122,12 +122,13 @@ def train_cross_encoder(
 def build_cross_encoder(settings: CrossEncoderSettings) -> "CrossEncoder":
     """The base with a classification head, new where it has none, and adapters if they are asked for."""
     from trl_diversity.classifiers.pair_separator import ensure_separator
-    from trl_diversity.equivalence.cross_encoder import max_pair_length, read_plain_pairs
+    from trl_diversity.equivalence.cross_encoder import max_pair_length
+    from trl_diversity.equivalence.loading import read_plain_text
     from trl_diversity.equivalence.pad_token import ensure_pad_token, keep_padding_out_of_pairs
     from trl_diversity.equivalence.pair_encoding import require_tokenizers_backend
 
     cross_encoder = _with_head(settings)
-    read_plain_pairs(cross_encoder)
+    read_plain_text(cross_encoder)
     tokenizer: Any = cross_encoder.tokenizer
     require_tokenizers_backend(tokenizer)
     ensure_pad_token(cross_encoder)

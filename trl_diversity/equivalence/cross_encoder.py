@@ -17,6 +17,7 @@ from trl_diversity.equivalence.loading import (
     generative_error,
     preserved_rng_state,
     read_calibration,
+    read_plain_text,
     require_plain_pairs,
     require_trusted_modules,
     resolve_device,
@@ -287,7 +288,7 @@ def load_cross_encoder(
         model_kwargs = {"dtype": dtype, "use_safetensors": True}
         if tokenizer_name_or_path is None:
             cross_encoder = CrossEncoder(name_or_path, device=str(device), model_kwargs=model_kwargs, **shared)
-            read_plain_pairs(cross_encoder)
+            read_plain_text(cross_encoder)
             return cross_encoder
         transformer = Transformer(
             name_or_path,
@@ -298,7 +299,7 @@ def load_cross_encoder(
             tokenizer_name_or_path=tokenizer_name_or_path,
         )
         cross_encoder = CrossEncoder(modules=[transformer], device=str(device), trust_remote_code=trust_remote_code)
-        read_plain_pairs(cross_encoder)
+        read_plain_text(cross_encoder)
         return cross_encoder
 
 
@@ -369,19 +370,3 @@ def _refuse_generative(cross_encoder: "CrossEncoder", name: str) -> None:
         raise ValueError(generative_error(name))
     if CHAT_MODALITY in getattr(transformer, "modality_config", {}):
         raise ValueError(chat_template_error(name))
-
-
-def read_plain_pairs(cross_encoder: "CrossEncoder") -> None:
-    """
-    Have a cross encoder join two texts as `tokenizer(a, b)` does, though the tokenizer has a chat template.
-
-    Without this sentence-transformers renders the texts as messages, under roles that few templates know. A module of
-    another library than sentence-transformers stays as it is.
-    """
-    transformer: Any = cross_encoder[0]
-    if not hasattr(transformer, "modality_config"):
-        return
-    transformer.modality_config = {
-        modality: how for modality, how in transformer.modality_config.items() if modality != CHAT_MODALITY
-    }
-    transformer.input_formatter.supported_modalities = list(transformer.modality_config)

@@ -11,6 +11,8 @@ import torch
 from trl_diversity.equivalence.loading import (
     preserved_rng_state,
     read_calibration,
+    read_json,
+    read_plain_text,
     require_trusted_modules,
     resolve_device,
     resolve_dtype,
@@ -186,10 +188,13 @@ def load_sentence_transformer(
     target = resolve_device(device)
     model_kwargs = {"dtype": resolve_dtype(dtype, target), "use_safetensors": True}
     with preserved_rng_state():
-        return SentenceTransformer(
+        model = SentenceTransformer(
             name_or_path,
             device=str(target),
             trust_remote_code=trust_remote_code,
             revision=revision,
             model_kwargs=model_kwargs,
         )
+    if read_json(name_or_path, "modules.json", revision) is None:  # no embedding model yet, but the base of one
+        read_plain_text(model)
+    return model

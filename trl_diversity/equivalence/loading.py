@@ -271,6 +271,26 @@ def require_plain_pairs(name_or_path: str, revision: str | None = None) -> None:
         raise ValueError(chat_template_error(name_or_path))
 
 
+def read_plain_text(model: Any) -> None:
+    """
+    Have a sentence-transformers model read texts as its tokenizer alone does, though that has a chat template.
+
+    Without this it renders them as messages, and the two texts of a pair under roles that few templates know. A first
+    module of another library stays as it is.
+
+    Args:
+        model ([`~sentence_transformers.SentenceTransformer`] or [`~sentence_transformers.CrossEncoder`]):
+            Changed in place; it saves what it reads with itself.
+    """
+    transformer: Any = model[0]
+    if not hasattr(transformer, "modality_config"):
+        return
+    transformer.modality_config = {
+        modality: how for modality, how in transformer.modality_config.items() if modality != CHAT_MODALITY
+    }
+    transformer.input_formatter.supported_modalities = list(transformer.modality_config)
+
+
 def chat_template_error(name: str) -> str:
     """Why a pair classifier that reads messages is no equivalence model."""
     return f"{name} reads a pair as messages, through its chat template, which is not supported. {_WHAT_ELSE}"

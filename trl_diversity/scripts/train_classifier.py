@@ -205,6 +205,8 @@ def main(args: TrainClassifierArguments, command: str = "trl-diversity train-cla
         metrics = train(args, pairs, dev_pairs, command)
     except (FileNotFoundError, ValueError) as error:
         raise SystemExit(f"train-classifier: error: {error}") from error
+    except OSError as error:  # what transformers says of a base that it cannot read does not always name it
+        raise SystemExit(f"train-classifier: error: with the base {args.base_model!r}: {error}") from error
     if os.environ.get("RANK", "0") == "0":
         print(" ".join(f"{name} {value:.3f}" for name, value in metrics.items()))
         print(f"Saved to {args.output_dir}.")
