@@ -9,8 +9,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from tests.darl.helpers import make_trainer, serve_cases
-from tests.darl.rollouts import CASES, expected_case
+from tests.darl.helpers import make_trainer, serve, serve_cases
+from tests.darl.rollouts import CASES, encoded, expected_case
 from tests.trainers.helpers import logged, record_outputs, weights
 
 
@@ -264,3 +264,19 @@ def test_the_policy_of_a_later_generation_is_the_trained_one(tmp_path, policy_pa
     at_first, now = (expected_rewards(policy_with(policy_path, state), tokenizer) for state in states)
     assert outputs[1]["rewards_per_func"][:, 0].tolist() == pytest.approx(now, abs=1e-5)
     assert now != pytest.approx(at_first, abs=1e-3)
+
+
+def test_every_token_that_ends_a_turn_ends_an_answer(tmp_path, policy_path, tokenizer):
+    """What generation stops at is the model's to say; the tokenizer names one of these tokens."""
+    end = tokenizer.convert_tokens_to_ids("<|user|>")
+    model = loaded(policy_path)
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, end]
+    trainer = make_trainer(tmp_path, model, answer_format="after_think", **WHOLE)
+    texts = ["<think>a</think>42", "<think>a</think>Rome"] * 2
+    serve(trainer, {prompt: [[*encoded([text], tokenizer), end] for text in texts] for prompt in CASES})
+    rows = []
+    score = trainer.score_rows
+    trainer.score_rows = lambda asked: rows.extend(asked) or score(asked)
+    trainer.train()
+    assert [row.answer for row in rows] == ["42", "Rome"] * 8
+    assert all(end not in row.answer_ids for row in rows)

@@ -134,6 +134,22 @@ def test_whether_the_completion_closes_its_answer(completion, closed):
     assert find(tokenizers.gpt_bpe(), "tags", "", completion)[1].closed is closed
 
 
+@pytest.mark.parametrize(
+    ("answer_format", "completion"),
+    [("after_think", "<think>a</think>7"), ("tags", "<answer>7"), (r"Answer: (.+)", "Answer: 7")],
+)
+def test_a_second_token_that_ends_a_turn_is_no_part_of_the_answer(answer_format, completion):
+    """Gemma's <end_of_turn> and Phi's <|end|> end a turn, and the tokenizer's own token ends a text."""
+    tokenizer = tokenizers.gpt_bpe()
+    end = tokenizer.convert_tokens_to_ids("<|im_start|>")
+    ids = tokenizer.encode(completion, add_special_tokens=False)
+    sampled = [*ids, end, *tokenizer.encode("8", add_special_tokens=False)]
+    assert find_answer(sampled, tokenizer, answer_format).answer == "7<|im_start|>8"
+    span = find_answer(sampled, tokenizer, answer_format, eos_token_ids=[tokenizer.eos_token_id, end])
+    assert span == find_answer(ids, tokenizer, answer_format)
+    assert span.answer == "7"
+
+
 def test_a_token_that_lies_across_the_border_belongs_to_the_answer():
     tokenizer = tokenizers.glued_bytes()
     ids, span = find(tokenizer, "tags", "", "<answer>52</answer>")

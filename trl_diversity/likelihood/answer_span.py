@@ -4,6 +4,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from trl_diversity.likelihood.token_text import TokenText, decode
@@ -83,6 +84,7 @@ def find_answer(
     answer_format: str = "tags",
     *,
     prompt_ids: Sequence[int] = (),
+    eos_token_ids: Sequence[int] = (),
 ) -> AnswerSpan:
     r"""
     Find the answer of a completion in its token ids.
@@ -104,6 +106,9 @@ def find_answer(
               `answer`, else the first one, of the last match; what the match holds after the group closes it.
         prompt_ids (`Sequence[int]`, *optional*):
             Ids of the prompt as the model read them, without padding.
+        eos_token_ids (`Sequence[int]`, *optional*):
+            All tokens that generation stops at: the completion ends before the first of them. Many models end a turn
+            with another token than the tokenizer's own end of a text, which always counts.
 
     Returns:
         `AnswerSpan`: ids, texts, or the reason why there is no answer.
@@ -112,6 +117,7 @@ def find_answer(
         `ValueError`: if `answer_format` is neither a known name nor a regular expression with a group.
     """
     find = answer_finder(answer_format)
+    completion_ids = list(takewhile(lambda token: token not in eos_token_ids, completion_ids))
     context_ids, begin = _context(prompt_ids, tokenizer)
     spelled = TokenText([*context_ids, *completion_ids], tokenizer)
     text = spelled.text

@@ -175,6 +175,7 @@ def prepare_completion(
     answer_format: str = "tags",
     *,
     max_length: int | None = None,
+    eos_token_ids: Sequence[int] = (),
 ) -> PreparedCompletion:
     """
     Parse one completion, splice its reference, and make the row that a scorer reads.
@@ -192,6 +193,8 @@ def prepare_completion(
             See [`find_answer`].
         max_length (`int`, *optional*):
             See [`splice_reference`].
+        eos_token_ids (`Sequence[int]`, *optional*):
+            See [`find_answer`].
 
     Returns:
         `PreparedCompletion`: its row is `None` if the completion is malformed.
@@ -204,7 +207,7 @@ def prepare_completion(
     _check_ids("completion_ids", completion_ids)
     if not len(prompt_ids):
         raise ValueError("prompt_ids is empty; the first token after a prompt needs at least one token before it")
-    span = find_answer(completion_ids, tokenizer, answer_format, prompt_ids=prompt_ids)
+    span = find_answer(completion_ids, tokenizer, answer_format, prompt_ids=prompt_ids, eos_token_ids=eos_token_ids)
     spliced = splice_reference(span, reference, tokenizer, prompt_ids=prompt_ids, max_length=max_length)
     if spliced.malformed:
         return PreparedCompletion(span, spliced, None, spliced.malformed)

@@ -286,6 +286,7 @@ class DarlTrainer(RewardColumnTrainer):
             self._tokenizer,
             self.args.answer_format,
             max_length=self.max_length,
+            eos_token_ids=self.eos_token_ids,
         )
 
     def _scored(self, prepared, scores, prompt_ids, completion_ids, row) -> ScoredCompletion:
