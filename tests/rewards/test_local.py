@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A reward model outside of the trainer gives what TRL gives for it as a module."""
 
+import shutil
+
 import pytest
 import torch
 from transformers import AutoTokenizer
@@ -47,6 +49,28 @@ def test_arguments_of_the_template_reach_every_kind_of_model(tmp_path, reward_mo
     assert plain(*messages) == pytest.approx(local_rewards(str(path), [text]), abs=1e-5)
     assert moody(*messages) == pytest.approx(local_rewards(str(path), ["calm " + text]), abs=1e-5)
     assert plain(*messages) != moody(*messages)
+
+
+@pytest.mark.parametrize("pad_token", [None, "<pad>", "<|end|>"])
+def test_a_pad_token_that_moves_the_place_of_the_reward_is_pointed_out(tmp_path, reward_model_path, pad_token, caplog):
+    """With the end of a turn as padding the reward is read before it; a model that says so itself was trained so."""
+    path = str(shutil.copytree(reward_model_path, tmp_path / "reward"))
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.pad_token = pad_token
+    tokenizer.save_pretrained(path)
+    LocalRewardModel(path, device="cpu")
+    assert ("has no pad token" in caplog.text) is (pad_token is None)
+
+
+def test_a_trainer_points_out_such_a_pad_token_of_its_modules(tmp_path, causal_lm_path, reward_model_path, caplog):
+    path = str(shutil.copytree(reward_model_path, tmp_path / "reward"))
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(path)
+    make_trainer(tmp_path / "own", causal_lm_path, reward_funcs=reward_model_path)
+    assert "has no pad token" not in caplog.text
+    make_trainer(tmp_path / "none", causal_lm_path, reward_funcs=path)
+    assert "has no pad token" in caplog.text
 
 
 def test_a_trainer_gets_the_same_rewards_as_from_the_module(tmp_path, causal_lm_path, reward_model_path):

@@ -109,3 +109,9 @@ def test_no_reward_function_is_refused(tmp_path, causal_lm_path, reward_funcs):
 def test_weights_that_do_not_fit_are_refused(tmp_path, causal_lm_path):
     with pytest.raises(ValueError, match=r"reward weights \(2\).*\(1\)"):
         make_trainer(tmp_path, causal_lm_path, reward_weights=[1.0, 2.0])
+
+
+@pytest.mark.parametrize("conversational", [False, True])
+def test_texts_for_a_chat_model_are_pointed_out(tmp_path, causal_lm_path, conversational, caplog):
+    make_trainer(tmp_path, causal_lm_path, train_dataset=prompts_dataset(conversational=conversational))
+    assert ("without its chat template" in caplog.text) is not conversational

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trl_diversity.devices import process_device
-from trl_diversity.rewards.conversation import conversation_text
+from trl_diversity.rewards.conversation import conversation_text, ensure_pad_token, point_out_padding
 from trl_diversity.rewards.loading import load_reward_model
 
 
@@ -63,8 +63,8 @@ class LocalRewardModel:
         self.chat_template_kwargs = dict(chat_template_kwargs or {})
         self.model: Any = load_reward_model(name_or_path, dtype=dtype, trust_remote_code=trust_remote_code)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
-        if self.tokenizer.pad_token_id is None:
-            self.tokenizer.pad_token = self.tokenizer.eos_token
+        ensure_pad_token(self.tokenizer)
+        point_out_padding(self.tokenizer, name_or_path)
         # The reward is read at the last token that is no padding
         self.model.config.get_text_config().pad_token_id = self.tokenizer.pad_token_id
         self.model.to(self.device).eval()

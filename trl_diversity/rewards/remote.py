@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from trl_diversity.pooling_servers import PoolingServers, check_activation, read_values
-from trl_diversity.rewards.conversation import conversation_text
+from trl_diversity.rewards.conversation import conversation_text, ensure_pad_token, point_out_padding
 from trl_diversity.served_model import ServedModel
 from trl_diversity.server_errors import RefusedError
 
@@ -243,8 +243,8 @@ class RemoteRewardModel:
                 f"the tokenizer of {name!r}, which the servers serve, cannot be loaded here ({error}). Give the Hub "
                 "name or directory of the reward model as `model` (in a configuration after the URLs and a #)"
             ) from error
-        if self._tokenizer.pad_token_id is None:  # as TRL does with a local reward model
-            self._tokenizer.pad_token = self._tokenizer.eos_token
+        ensure_pad_token(self._tokenizer)
+        point_out_padding(self._tokenizer, name)
         self._pad_id = self._tokenizer.pad_token_id
         self._begin_id = config.get_text_config().bos_token_id
         self.max_length = served.max_length

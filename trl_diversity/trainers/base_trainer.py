@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What both trainers share beside the reward: sampled token ids, the order of prompts, what the card says."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,14 @@ import torch
 from torch.utils.data import Sampler
 from trl import GRPOTrainer
 
+from trl_diversity.rewards.conversation import point_out_padding
 from trl_diversity.rewards.loading import load_named_reward_models
 from trl_diversity.trainers.clean_saving import CleanSaving
 from trl_diversity.trainers.model_card import describe_run
 from trl_diversity.trainers.saving import CheckpointCallback
+
+
+logger = logging.getLogger(__name__)
 
 
 def refuse_options(purpose: str, **options: Any) -> None:
@@ -49,6 +54,21 @@ class RewardColumnTrainer(CleanSaving, GRPOTrainer):
             )
         super().__init__(*args, **kwargs)
         self.add_callback(CheckpointCallback())
+        self._point_out_plain_prompts()
+        for name, tokenizer in zip(self.reward_func_names, self.reward_processing_classes, strict=True):
+            if tokenizer is not None and self.accelerator.is_main_process:
+                point_out_padding(tokenizer, name)
+
+    def _point_out_plain_prompts(self) -> None:
+        """TRL gives a text to the policy as it is: a chat model would go on with the question."""
+        dataset: Any = self.train_dataset
+        first = next(iter(dataset), None)
+        is_main = self.accelerator.is_main_process
+        if is_main and first and isinstance(first.get("prompt"), str) and self._tokenizer.chat_template is not None:
+            logger.warning(
+                "The prompts are texts, and the policy reads them without its chat template. For a model that was "
+                'tuned on conversations make each a list of messages: [{"role": "user", "content": ...}].'
+            )
 
     def _generate(self, prompts: list):
         output = super()._generate(prompts)
