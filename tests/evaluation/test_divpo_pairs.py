@@ -55,6 +55,13 @@ def test_groups_without_a_pair(texts, quality, selection, reason):
     assert select_pair(texts, quality, diversity, selection).reason == reason
 
 
+def test_what_did_not_come_to_its_end_is_never_chosen_but_may_be_rejected():
+    quality, diversity = [0.9, 0.8, 0.2, 0.1], [0.3, 0.7, 0.9, 0.4]
+    cut = [True, False, True, False]
+    assert select_pair(TEXTS, quality, diversity, PairSelection(), cut) == Pair(chosen=0, rejected=3)
+    assert select_pair(TEXTS, quality, diversity, PairSelection(), [False] * 4).reason == "none finished"
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=9

@@ -2,14 +2,17 @@
 """`trl-diversity build-divpo-pairs` and `trl-diversity divpo`: pairs on disk, rounds of training, the recipe."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer, GenerationConfig
 
+from tests import tiny
 from tests.scripts.conftest import read_lines, write_lines
 from tests.scripts.test_partition import SameFirstWord
 from trl_diversity import cli
-from trl_diversity.scripts.divpo import DivpoScriptArguments, _reward_of_rounds, make_parser
+from trl_diversity.scripts.divpo import DivpoScriptArguments, _reward_of_rounds, keeps_text, make_parser
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,8 +87,63 @@ def divpo(policy: str, *argv: str) -> None:
     cli.main(["divpo", "--model_name_or_path", policy, "--output_dir", "out", *options, *argv])
 
 
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Ends a completion at every third token, so that most are finished within eight."""
+    path = tiny.save_tiny_causal_lm(tmp_path_factory.mktemp("policy"))
+    config = GenerationConfig.from_pretrained(path)
+    config.eos_token_id = list(range(2, len(AutoTokenizer.from_pretrained(path)), 3))
+    config.save_pretrained(path)
+    return path
+
+
+# As DeepSeek-R1's: of an answer with reasoning only what follows it is rendered.
+DROPS_REASONING = tiny.CHAT_TEMPLATE.replace(
+    "{{ message['content'] }}", "{{ message['content'].split('</think>')[-1] }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "text", "kept"),
+    [
+        (tiny.CHAT_TEMPLATE, "<think>a</think> b", True),
+        (DROPS_REASONING, "<think>a</think> b", False),
+        (DROPS_REASONING, "a b", True),
+        (tiny.CHAT_TEMPLATE.replace("['content'] }}", "['content'] | trim }}"), "\n a b \n", True),
+        # As Qwen3's: an answer without reasoning gets an empty block
+        (
+            tiny.CHAT_TEMPLATE.replace("{{ message['content'] }}", "<think></think>{{ message['content'] }}"),
+            "b",
+            False,
+        ),
+    ],
+)
+def test_whether_dpo_would_train_on_what_was_sampled(template, text, kept):
+    tokenizer = tiny.tiny_tokenizer(chat_template=template)
+    assert keeps_text(tokenizer, CHAT, text) is kept
+    assert keeps_text(tokenizer, "p", text)
+
+
+def test_rewritten_and_unfinished_completions_are_counted_and_no_pair_is_made_of_them(working_directory, policy):
+    shared = ("--dataset_name", "train.jsonl", "--prompt_column", "question", "--rounds", "1")
+    shared += ("--reward_funcs", "script_rewards.brevity", "--diversity_measure", "ngram", "--prompts_per_round", "2")
+    shared += ("--num_generations", "4")
+    with pytest.raises(ValueError, match="no round gave a pair.*came to its end"):
+        divpo(policy, *shared, "--max_completion_length", "1", "--seed", "3")
+    (found,) = read_lines(Path("out/rounds.jsonl"))
+    assert found["unfinished_completions"] > 0
+    shutil.copytree(policy, "rewriting")
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    tokenizer.chat_template = tiny.CHAT_TEMPLATE.replace("{{ message['content'] }}", "{{ message['content'][1:] }}")
+    tokenizer.save_pretrained("rewriting")
+    with pytest.raises(ValueError, match="no round gave a pair.*chat template rewrites"):
+        divpo("rewriting", *shared, "--max_completion_length", "8")
+    (found,) = read_lines(Path("out/rounds.jsonl"))
+    assert found["rewritten_completions"] == 8 and found["rewritten by the chat template"] == 2
+
+
 @pytest.mark.parametrize("adapter", [True, False], ids=["lora", "all weights"])
-def test_rounds_move_the_policy_towards_what_is_chosen(working_directory, causal_lm_path, adapter):
+def test_rounds_move_the_policy_towards_what_is_chosen(working_directory, policy, adapter):
     """The reward likes short answers; after two rounds the policy has changed and is on disk."""
     import torch
     from peft import PeftModel
@@ -93,7 +151,7 @@ def test_rounds_move_the_policy_towards_what_is_chosen(working_directory, causal
 
     lora = ["--use_peft", "--lora_r", "2", "--lora_target_modules", "all-linear"] if adapter else []
     divpo(
-        causal_lm_path,
+        policy,
         *("--dataset_name", "train.jsonl", "--prompt_column", "question"),
         *("--reward_funcs", "script_rewards.brevity", "--diversity_measure", "ngram"),
         *("--rounds", "3", "--prompts_per_round", "4", "--num_generations", "4", "--max_completion_length", "8"),
@@ -102,9 +160,9 @@ def test_rounds_move_the_policy_towards_what_is_chosen(working_directory, causal
     rounds = read_lines(Path("out/rounds.jsonl"))
     assert [row["round"] for row in rounds] == [1, 2, 3] and all(row["groups"] == 4 for row in rounds)
     assert rounds[0]["pairs"] >= 1 and {"quality", "diversity"} <= rounds[0].keys()
-    base = AutoModelForCausalLM.from_pretrained(causal_lm_path)
+    base = AutoModelForCausalLM.from_pretrained(policy)
     if adapter:
-        trained = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(causal_lm_path), "out")
+        trained = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(policy), "out")
         moved = [value.abs().sum().item() for name, value in trained.named_parameters() if "lora_B" in name]
         assert len(moved) > 4 and all(value > 0 for value in moved)
     else:
@@ -152,11 +210,11 @@ def test_long_prompts_are_left_out_and_texts_become_messages(working_directory, 
     assert seen == [[{"role": "user", "content": text}] for text in ("a b c", "d")]
 
 
-def test_what_is_saved_holds_no_token_and_no_local_path(working_directory, causal_lm_path):
+def test_what_is_saved_holds_no_token_and_no_local_path(working_directory, policy):
     """Every byte of a run with adapters on a local base."""
     token = "hf_" + "q7w8e9" * 6
     divpo(
-        causal_lm_path,
+        policy,
         *("--dataset_name", "train.jsonl", "--prompt_column", "question"),
         *("--reward_funcs", "script_rewards.brevity", "--diversity_measure", "ngram", "--hub_token", token),
         *("--rounds", "1", "--prompts_per_round", "4", "--num_generations", "4", "--max_completion_length", "8"),
@@ -168,7 +226,7 @@ def test_what_is_saved_holds_no_token_and_no_local_path(working_directory, causa
         content = path.read_bytes()
         assert token.encode() not in content, path
         assert str(working_directory).encode() not in content, path
-        assert str(Path(causal_lm_path).parent).encode() not in content, path
+        assert str(Path(policy).parent).encode() not in content, path
 
 
 def test_adapter_goes_on_from_the_round_before(causal_lm_path):

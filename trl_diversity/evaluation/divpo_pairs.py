@@ -59,7 +59,11 @@ class Pair:
 
 
 def select_pair(
-    completions: Sequence[str], quality: Sequence[float], diversity: Sequence[float], selection: PairSelection
+    completions: Sequence[str],
+    quality: Sequence[float],
+    diversity: Sequence[float],
+    selection: PairSelection,
+    finished: Sequence[bool] | None = None,
 ) -> Pair:
     """
     Choose one pair from a group.
@@ -76,9 +80,12 @@ def select_pair(
             Higher is more unlike the others.
         selection ([`PairSelection`]):
             What is good and bad.
+        finished (`Sequence[bool]` of length `n`, *optional*):
+            Whether each came to its end. One that did not is never chosen: DPO would teach to end there.
 
     Returns:
-        [`Pair`]: with the `reason` `"none good"`, `"none bad"`, `"same quality"` or `"same text"` if there is none.
+        [`Pair`]: with the `reason` `"none good"`, `"none bad"`, `"none finished"` (of the good), `"same quality"` or
+        `"same text"` if there is none.
 
     Raises:
         `ValueError`: if the lengths differ or a number is not finite.
@@ -92,6 +99,10 @@ def select_pair(
     good, bad = _pools(quality, selection)
     if not good or not bad:
         return Pair(reason="none bad" if good else "none good")
+    if finished is not None:
+        good = [index for index in good if finished[index]]
+        if not good:
+            return Pair(reason="none finished")
     chosen = max(good, key=lambda index: (diversity[index], quality[index], -index))
     rejected = min(bad, key=lambda index: (diversity[index], quality[index], index))
     if quality[chosen] <= quality[rejected]:

@@ -4,6 +4,7 @@
 import os
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,6 +68,22 @@ def make_generator(
     return TransformersGenerator(loaded, tokenizer, batch_size)
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """
+    A completion that was drawn.
+
+    Attributes:
+        text (`str`):
+            Without special tokens.
+        finished (`bool`):
+            Whether the model ended it, and not the limit of its length.
+    """
+
+    text: str
+    finished: bool
+
+
 def as_messages(prompt: Prompt) -> list[dict[str, Any]]:
     """A prompt as a conversation: plain text is one turn of the user."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
@@ -93,6 +110,10 @@ class TransformersGenerator:
         self.batch_size = batch_size
 
     def __call__(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[str]]:
+        return [[drawn.text for drawn in group] for group in self.draw(prompts, sampling)]
+
+    def draw(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Drawn]]:
+        """`num_generations` completions for every prompt, and whether each came to its end."""
         was_training = self.model.training
         self.model.eval()
         try:
@@ -100,7 +121,7 @@ class TransformersGenerator:
         finally:
             self.model.train(was_training)
 
-    def _draw(self, prompt: Prompt, sampling: Sampling) -> list[str]:
+    def _draw(self, prompt: Prompt, sampling: Sampling) -> list[Drawn]:
         import torch
 
         inputs = self._encode(prompt).to(self.model.device)
@@ -113,13 +134,18 @@ class TransformersGenerator:
             options["min_p"] = sampling.min_p or None
         pad = self.tokenizer.pad_token_id
         options["pad_token_id"] = self.tokenizer.eos_token_id if pad is None else pad
-        completions: list[str] = []
+        ends = self.model.generation_config.eos_token_id
+        ends = {ends} if isinstance(ends, int) else set(ends or ())
+        completions: list[Drawn] = []
         with torch.random.fork_rng(), torch.inference_mode():
             torch.manual_seed(_seed_of(prompt, sampling.seed))
             for start in range(0, sampling.num_generations, self.batch_size):
                 count = min(self.batch_size, sampling.num_generations - start)
                 output = self.model.generate(**inputs, num_return_sequences=count, **options)  # (count, length + new)
-                completions += self.tokenizer.batch_decode(output[:, length:], skip_special_tokens=True)
+                new = output[:, length:]
+                finished = (not ends.isdisjoint(row) for row in new.tolist())
+                texts = self.tokenizer.batch_decode(new, skip_special_tokens=True)
+                completions += map(Drawn, texts, finished)
         return completions
 
     def _room(self, length: int, max_tokens: int) -> int:

@@ -153,7 +153,11 @@ def _pairs(
 
 
 def make_pair(
-    row: dict[str, Any], quality: Sequence[float], diversity: Sequence[float], selection: PairSelection
+    row: dict[str, Any],
+    quality: Sequence[float],
+    diversity: Sequence[float],
+    selection: PairSelection,
+    finished: Sequence[bool] | None = None,
 ) -> tuple[dict[str, Any] | None, str | None]:
     """
     The pair of a row with `prompt` and `completions` in TRL's form, or the reason why it gives none.
@@ -163,7 +167,7 @@ def make_pair(
     from trl_diversity.diversity.groups import completion_text
 
     texts = [completion_text(completion) for completion in row["completions"]]
-    pair = select_pair(texts, quality, diversity, selection)
+    pair = select_pair(texts, quality, diversity, selection, finished)
     if pair.reason is not None:
         return None, pair.reason
     made: dict[str, Any] = {"prompt": row["prompt"]}

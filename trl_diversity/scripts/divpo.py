@@ -238,7 +238,11 @@ def train_rounds(
             )
             model = trainer.model if peft_config is None else model
     if trainer is None:
-        raise ValueError("no round gave a pair: all completions of a group have the same quality.")
+        raise ValueError(
+            f"no round gave a pair. The last one, as {output / 'rounds.jsonl'} has it of all: {report}. Groups give "
+            "none if all completions have the same quality, if no good one came to its end within "
+            "`max_completion_length`, or if the chat template rewrites answers, as those of reasoning models do."
+        )
     return trainer
 
 
@@ -277,23 +281,54 @@ def _sample_pairs(
         max_tokens=script_args.max_completion_length,
         seed=seed,
     )
-    drawn = TransformersGenerator(model, tokenizer)(prompts, sampling)
-    rewards = [quality([prompt] * len(texts), texts) for prompt, texts in zip(prompts, drawn, strict=True)]
-    groups = [CompletionGroup(prompt_text(prompt), texts) for prompt, texts in zip(prompts, drawn, strict=True)]
+    drawn = TransformersGenerator(model, tokenizer).draw(prompts, sampling)
+    texts = [[one.text for one in group] for group in drawn]
+    rewards = [quality([prompt] * len(group), group) for prompt, group in zip(prompts, texts, strict=True)]
+    groups = [CompletionGroup(prompt_text(prompt), group) for prompt, group in zip(prompts, texts, strict=True)]
     diversities = measure(groups)
-    pairs, counts = [], Counter[str]()
-    for prompt, texts, group_quality, found in zip(prompts, drawn, rewards, diversities, strict=True):
-        row = {"prompt": prompt, "completions": texts}
-        pair, reason = make_pair(row, group_quality, found.scores, script_args.selection())
-        counts["pairs" if reason is None else reason] += 1
+    pairs, counts, rewritten = [], Counter[str](), 0
+    for prompt, group, group_quality, found in zip(prompts, drawn, rewards, diversities, strict=True):
+        kept = [place for place, one in enumerate(group) if keeps_text(tokenizer, prompt, one.text)]
+        rewritten += len(group) - len(kept)
+        pair, reason = make_pair(
+            {"prompt": prompt, "completions": [group[place].text for place in kept]},
+            [group_quality[place] for place in kept],
+            [found.scores[place] for place in kept],
+            script_args.selection(),
+            [group[place].finished for place in kept],
+        )
+        counts["pairs" if reason is None else reason if kept else "rewritten by the chat template"] += 1
         if pair is not None:
             pairs.append({name: pair[name] for name in ("prompt", "chosen", "rejected")})
     report: dict[str, Any] = {"groups": len(groups), **counts}
+    report["rewritten_completions"] = rewritten
+    report["unfinished_completions"] = sum(not one.finished for group in drawn for one in group)
     report["quality"] = fmean(value for group in rewards for value in group)
     report["diversity"] = fmean(score for found in diversities for score in found.scores)
     if all(found.labels is not None for found in diversities):
         report["clusters"] = fmean(len(set(found.labels or [])) for found in diversities)
     return pairs, report
+
+
+def keeps_text(tokenizer: Any, prompt: Any, text: str) -> bool:
+    """
+    Whether DPO would train on a completion as it was sampled, white space around it aside.
+
+    Chat templates of reasoning models leave out the reasoning of an answer, or add an empty one.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]):
+            The policy's.
+        prompt (`str` or `list[dict]`):
+            A text is trained on as it is.
+        text (`str`):
+            The completion.
+    """
+    if isinstance(prompt, str):
+        return True
+    before = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+    whole = tokenizer.apply_chat_template([*prompt, {"role": "assistant", "content": text}], tokenize=False)
+    return whole.startswith(before) and whole[len(before) :].lstrip().startswith(text.strip())
 
 
 def _train_on(
