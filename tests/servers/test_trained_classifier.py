@@ -14,11 +14,14 @@ from trl_diversity.equivalence import CrossEncoderEquivalence, ServerEquivalence
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("kind", ["encoder", "language model with adapters"])
+@pytest.mark.parametrize("kind", ["encoder", "language model with adapters", "embedding model"])
 def test_probabilities_threshold_and_temperature_are_those_of_the_checkpoint(tmp_path, kind):
     shared = {"learning_rate": 2e-3, "max_side_tokens": 64, "use_cpu": True}
     if kind == "encoder":
         base = tiny.save_tiny_pair_classifier(tmp_path / "base", num_labels=1, max_length=512)
+        settings = CrossEncoderSettings(base, **shared)
+    elif kind == "embedding model":  # its tokenizer ends a text with the pad token, as Qwen3-Embedding's does
+        base = tiny.save_tiny_embedding_decoder(tmp_path / "base")
         settings = CrossEncoderSettings(base, **shared)
     else:
         base = tiny.save_tiny_causal_lm(tmp_path / "base")
