@@ -17,6 +17,7 @@ from transformers import (
     BertForSequenceClassification,
     BertModel,
     BertTokenizer,
+    GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
@@ -137,6 +138,15 @@ def save_tiny_causal_lm(
         else:
             raise ValueError(f"unknown architecture {architecture!r}: use 'llama' or 'qwen2'")
     return _save(path, model, tokenizer)
+
+
+def save_tiny_terse_lm(path: str | Path) -> str:
+    """Random policy that ends a completion at every third token of its vocabulary: most are a few tokens long."""
+    save_tiny_causal_lm(path)
+    config = GenerationConfig.from_pretrained(path)
+    config.eos_token_id = list(range(2, len(tiny_tokenizer()), 3))
+    config.save_pretrained(path)
+    return str(path)
 
 
 def save_tiny_reward_model(path: str | Path, words: Sequence[str] = (), seed: int = 1, **config_overrides: Any) -> str:

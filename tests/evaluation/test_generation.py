@@ -8,10 +8,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests import tiny
+from trl_diversity.diversity.groups import narrow_text
 from trl_diversity.evaluation.chat_server import ChatServer
-from trl_diversity.evaluation.generation import make_generator
+from trl_diversity.evaluation.generation import make_generator, readable_text
 from trl_diversity.evaluation.sampling import PRESETS, Sampling, sampling_from
+from trl_diversity.scripts.generation_arguments import GenerationArguments
 
 
 def test_presets_are_the_papers():
@@ -48,8 +54,6 @@ def test_a_prompt_gets_the_same_whatever_is_drawn_beside_it(causal_lm_path):
 
 
 def test_completions_end_where_the_context_does(tmp_path):
-    from tests import tiny
-
     path = tiny.save_tiny_causal_lm(tmp_path, max_position_embeddings=24)
     generator = make_generator(path, device="cpu")
     lengths: list[int] = []
@@ -68,10 +72,6 @@ def test_completions_end_where_the_context_does(tmp_path):
 
 
 def test_adapter_is_put_on_its_base(causal_lm_path, tmp_path):
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
     model = get_peft_model(
         AutoModelForCausalLM.from_pretrained(causal_lm_path), LoraConfig(r=2, target_modules="all-linear")
     )
@@ -100,9 +100,61 @@ def test_arguments_that_do_not_fit(arguments, message):
         make_generator(**arguments)
 
 
+def test_an_adapter_without_a_base_is_refused(causal_lm_path, tmp_path):
+    """What is saved names no local path, so that an adapter on a local policy names no base."""
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(causal_lm_path), LoraConfig(target_modules="all-linear")
+    )
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": None}))
+    with pytest.raises(ValueError, match="give that as `base_model`"):
+        make_generator(str(tmp_path), device="cpu")
+
+
+THINKING = tiny.CHAT_TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>\n{{ mood }}{% endif %}")
+
+
+def thinking_model(path, special=False, template=THINKING):
+    """Its template opens the think block; its tags may be special tokens."""
+    tiny.save_tiny_causal_lm(path, words=() if special else ("<think>", "</think>"))
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    if special:
+        tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>", "<|end|>"]})
+        model = AutoModelForCausalLM.from_pretrained(path)
+        model.resize_token_embeddings(len(tokenizer))
+        model.save_pretrained(path)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_reasoning_that_the_prompt_opened_is_told_from_an_answer(tmp_path, special):
+    """Nothing but reasoning was drawn: without its tag all of it would be compared as the answer."""
+    generator = make_generator(thinking_model(tmp_path, special), device="cpu")
+    ((text,),) = generator(["one"], Sampling(num_generations=1, max_tokens=5))
+    assert text.startswith("<think>\n") and narrow_text(text, "after_think") == ""
+    close = generator.tokenizer.convert_tokens_to_ids("</think>")
+    ids = [*generator.tokenizer("a", add_special_tokens=False)["input_ids"], close, 2]
+    assert readable_text(ids, generator.tokenizer) == "a</think>"
+
+
+def test_arguments_of_the_template_reach_the_policy(tmp_path):
+    path = thinking_model(tmp_path)
+    greedy = Sampling(num_generations=1, max_tokens=3, temperature=0)
+    ((text,),) = make_generator(path, device="cpu", chat_template_kwargs={"mood": "calm"})(["one"], greedy)
+    assert text.startswith("<think>\ncalm")
+    arguments = GenerationArguments(device="cpu", chat_template_kwargs={"mood": "calm"})
+    assert arguments.make_generator(path)(["one"], greedy) == [[text]]
+    assert arguments.described("m", "noveltybench")["chat_template_kwargs"] == {"mood": "calm"}
+
+
 class _Handler(BaseHTTPRequestHandler):
     failures: list[int] = []
     seen: list[tuple[str, dict]] = []
+    owner: str | None = None
+    lists_models = True
 
     def _reply(self, status: int, value: object) -> None:
         body = json.dumps(value).encode()
@@ -112,7 +164,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self):
-        self._reply(200, {"data": [{"id": "the-model"}]})
+        if not self.lists_models:
+            return self._reply(404, {"error": "unknown"})
+        self._reply(200, {"data": [{"id": "the-model", "owned_by": self.owner}]})
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -130,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    _Handler.failures, _Handler.seen = [], []
+    _Handler.failures, _Handler.seen, _Handler.owner, _Handler.lists_models = [], [], None, True
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     threading.Thread(target=httpd.serve_forever, daemon=True).start()
     yield f"127.0.0.1:{httpd.server_port}/v1"
@@ -158,6 +212,27 @@ def test_server_is_asked_until_it_answers(server, monkeypatch):
     }
 
 
+def test_vllm_is_told_what_it_would_take_from_the_checkpoint(server):
+    """Its defaults are those of generation_config.json: top_k 20 and a penalty for repetition with Qwen's models."""
+    _Handler.owner = "vllm"
+    ChatServer(f"http://{server}", "the-model")(["a"], Sampling(num_generations=1))
+    ChatServer(f"http://{server}", chat_template_kwargs={"enable_thinking": False})(
+        ["a"], Sampling(num_generations=1, top_k=5, min_p=0.1)
+    )
+    neutral, chosen = (body for _, body in _Handler.seen)
+    assert (neutral["top_k"], neutral["min_p"], neutral["repetition_penalty"]) == (0, 0.0, 1.0)
+    assert (chosen["top_k"], chosen["min_p"], chosen["repetition_penalty"]) == (5, 0.1, 1.0)
+    assert chosen["chat_template_kwargs"] == {"enable_thinking": False} and "chat_template_kwargs" not in neutral
+
+
+def test_a_server_that_lists_no_models_is_asked_by_name(server):
+    _Handler.lists_models = False
+    assert ChatServer(f"http://{server}", "m")(["a"], Sampling(num_generations=1)) == [["a 0"]]
+    assert not {"top_k", "min_p", "repetition_penalty"} & _Handler.seen[0][1].keys()
+    with pytest.raises(ValueError, match="404"):
+        ChatServer(f"http://{server}")(["a"], Sampling())
+
+
 def test_errors_of_a_server_name_it_without_its_user(server):
     _Handler.failures = [503, 503]
     chat = ChatServer(f"http://me:hidden@{server}", "m", retries=1, back_off=0.01)
@@ -178,10 +253,18 @@ def test_vllm_gets_the_same_settings(monkeypatch):
         def __init__(self, **options):
             calls.append(options)
 
-        def chat(self, messages, parameters, use_tqdm):
+        def get_tokenizer(self):
+            return tokenizer
+
+        def chat(self, messages, parameters, use_tqdm, chat_template_kwargs):
+            calls.append(chat_template_kwargs)
             return [
                 SimpleNamespace(
-                    outputs=[SimpleNamespace(text=f"{turn[0]['content']}{i}") for i in range(parameters.n)]
+                    prompt_token_ids=tokenizer("<|user|>x<|end|><|assistant|><think>")["input_ids"],
+                    outputs=[
+                        SimpleNamespace(token_ids=[*tokenizer(f"{turn[0]['content']}{i}")["input_ids"], 2])
+                        for i in range(parameters.n)
+                    ],
                 )
                 for turn in messages
             ]
@@ -191,7 +274,10 @@ def test_vllm_gets_the_same_settings(monkeypatch):
         return SimpleNamespace(**options)
 
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=LLM, SamplingParams=sampling_parameters))
-    generator = make_generator("m", backend="vllm")
-    assert generator(["a", "b"], Sampling(num_generations=2)) == [["a0", "a1"], ["b0", "b1"]]
+    tokenizer = tiny.tiny_tokenizer()
+    generator = make_generator("m", backend="vllm", chat_template_kwargs={"mood": "calm"})
+    drawn = generator(["a", "b"], Sampling(num_generations=2))
+    assert drawn == [["<think>a0", "<think>a1"], ["<think>b0", "<think>b1"]]
     assert calls[0] == {"model": "m", "dtype": "auto", "trust_remote_code": False}
+    assert calls[2] == {"mood": "calm"}
     assert calls[1]["top_k"] == -1 and calls[1]["n"] == 2 and calls[1]["max_tokens"] == 4096

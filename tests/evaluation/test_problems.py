@@ -3,6 +3,7 @@
 
 import pytest
 
+from trl_diversity.evaluation.answer_checking import AnswerChecker
 from trl_diversity.evaluation.plots import draw_fronts, draw_pass_at_k
 from trl_diversity.evaluation.problems import benchmark_curve, default_ks, mean_curve, parse_problems
 
@@ -54,6 +55,25 @@ def test_rows_that_are_no_problems(rows, message):
 def test_keys_of_hub_data_sets():
     (problem,) = parse_problems([{"problem": "p", "solution": "long", "answer": 5, "generations": ["a"]}])
     assert (problem.question, problem.answer, problem.completions) == ("p", 5, ["a"])
+
+
+def test_a_list_of_answers_is_one_answer_with_all_of_them():
+    """OlympiadBench has lists, nearly all of one answer, in dollars."""
+    lists = [["$5$"], ["$x=2$", "\\boxed{3}"], [7], "[1, 2]"]
+    problems = parse_problems([{"problem": "p", "final_answer": answers} for answers in lists])
+    assert [problem.answer for problem in problems] == ["$5$", "x=2, 3", 7, "[1, 2]"]
+    pytest.importorskip("math_verify")
+    checker = AnswerChecker()
+    completions = ["\\boxed{5}", "\\boxed{2, 3}", "\\boxed{3, 2}", "\\boxed{2}", "\\boxed{2, 4}"]
+    references = ["$5$", *[parse_problems([{"answer": ["$2$", "$3$"]}])[0].answer] * 4]
+    assert checker.check(references, completions) == [True, True, True, False, False]
+    checker.close()
+
+
+@pytest.mark.parametrize("answer", [{"value": 5}, [["a"], {"b": 1}], [], [""]])
+def test_answers_of_other_types_are_refused(answer):
+    with pytest.raises(ValueError, match="row 1: "):
+        parse_problems([{"question": "q", "answer": answer}])
 
 
 def image_size(path) -> tuple[int, ...]:

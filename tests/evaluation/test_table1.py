@@ -12,6 +12,7 @@ from demo import evaluate, rewards, warm_up
 from demo.experiment import RECIPES
 from demo.table1 import __main__ as table1
 from demo.table1 import arms, measure, report, runs, statistics, words
+from tests import tiny
 from tests.test_demo import LetterEquivalence
 from trl_diversity import CompletionGroup
 
@@ -130,7 +131,7 @@ def test_detectable_difference_is_detected_as_often_as_it_says():
 
 
 @pytest.fixture
-def plan(causal_lm_path, letters, monkeypatch, tmp_path):
+def plan(letters, monkeypatch, tmp_path):
     """One step of every arm with a tiny policy, whose answers are judged by their first letter."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(
@@ -143,7 +144,7 @@ def plan(causal_lm_path, letters, monkeypatch, tmp_path):
     quick += ["--learning_rate", "0.01", "--disable_tqdm", "true"]
     divpo = ["--rounds", "1", "--prompts_per_round", "3", "--max_completion_length", "4", "--disable_tqdm", "true"]
     return runs.Plan(
-        tmp_path, Path(causal_lm_path), prompt_count=2, groups_per_prompt=1,
+        tmp_path, Path(tiny.save_tiny_terse_lm(tmp_path / "policy")), prompt_count=2, groups_per_prompt=1,
         overrides={"grpo.yaml": quick, "darling.yaml": quick, "divpo.yaml": divpo},
     )  # fmt: skip
 

@@ -6,13 +6,20 @@ import shutil
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import DPOConfig
 
 from tests import tiny
 from tests.scripts.conftest import read_lines, write_lines
 from tests.scripts.test_partition import SameFirstWord
 from trl_diversity import cli
-from trl_diversity.scripts.divpo import DivpoScriptArguments, _reward_of_rounds, keeps_text, make_parser
+from trl_diversity.scripts.divpo import (
+    DivpoScriptArguments,
+    _reward_of_rounds,
+    keeps_text,
+    make_parser,
+    train_rounds,
+)
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,12 +96,8 @@ def divpo(policy: str, *argv: str) -> None:
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Ends a completion at every third token, so that most are finished within eight."""
-    path = tiny.save_tiny_causal_lm(tmp_path_factory.mktemp("policy"))
-    config = GenerationConfig.from_pretrained(path)
-    config.eos_token_id = list(range(2, len(AutoTokenizer.from_pretrained(path)), 3))
-    config.save_pretrained(path)
-    return path
+    """What is cut at eight tokens is never chosen."""
+    return tiny.save_tiny_terse_lm(tmp_path_factory.mktemp("policy"))
 
 
 # As DeepSeek-R1's: of an answer with reasoning only what follows it is rendered.
@@ -122,6 +125,48 @@ def test_whether_dpo_would_train_on_what_was_sampled(template, text, kept):
     tokenizer = tiny.tiny_tokenizer(chat_template=template)
     assert keeps_text(tokenizer, CHAT, text) is kept
     assert keeps_text(tokenizer, "p", text)
+
+
+def test_a_think_block_that_the_prompt_opens_is_no_change():
+    """The completion begins with it, and so does the rendered answer."""
+    opens = "{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}"
+    template = tiny.CHAT_TEMPLATE.replace("{% if add_generation_prompt %}<|assistant|>{% endif %}", opens)
+    assert keeps_text(tiny.tiny_tokenizer(chat_template=template), CHAT, "<think>\na</think> b")
+    template = DROPS_REASONING.replace("{% if add_generation_prompt %}<|assistant|>{% endif %}", opens)
+    assert not keeps_text(tiny.tiny_tokenizer(chat_template=template), CHAT, "<think>\na</think> b")
+
+
+def test_arguments_of_the_template_hold_for_sampling_and_for_training(working_directory, policy):
+    shutil.copytree(policy, "moody")
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    tokenizer.chat_template = "{{ mood }}" + tiny.CHAT_TEMPLATE
+    tokenizer.save_pretrained("moody")
+    seen = []
+
+    def note(trainer):
+        seen.extend(tokenizer.decode(ids) for ids in trainer.train_dataset["prompt_ids"])
+
+    model = AutoModelForCausalLM.from_pretrained("moody")
+    drawn = []
+    generate = model.generate
+    model.generate = lambda input_ids, **options: drawn.append(input_ids[0].tolist()) or generate(input_ids, **options)
+    script_args = DivpoScriptArguments(
+        rounds=1, prompts_per_round=4, num_generations=4, max_completion_length=8, diversity_measure="ngram",
+        chat_template_kwargs={"mood": "calm "},
+    )  # fmt: skip
+    training_args = DPOConfig(
+        "out",
+        bf16=False,
+        gradient_checkpointing=False,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        max_steps=1,
+    )
+    lengths = lambda prompts, texts: [float(len(text)) for text in texts]  # noqa: E731
+    train_rounds(model, tokenizer, [CHAT], lengths, script_args, training_args, prepare=note)
+    assert drawn and all(tokenizer.decode(ids).startswith("calm <|user|>") for ids in drawn)
+    assert seen and all(text.startswith("calm <|user|>") for text in seen)
 
 
 def test_rewritten_and_unfinished_completions_are_counted_and_no_pair_is_made_of_them(working_directory, policy):

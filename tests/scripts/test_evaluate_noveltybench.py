@@ -2,15 +2,20 @@
 """`trl-diversity evaluate noveltybench`: from prompts to a summary, interrupted and taken up again."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.evaluation.test_noveltybench import scored_file
 from tests.scripts.conftest import read_lines, write_lines
 from tests.scripts.test_partition import SameFirstWord
 from trl_diversity import cli
 from trl_diversity.evaluation import novelty_utility
+from trl_diversity.scripts.generation_arguments import GenerationArguments
+from trl_diversity.scripts.quality import load_quality
 
 
 def run(*argv: str) -> None:
@@ -123,12 +128,45 @@ def test_wrong_row_ends_with_a_message(tmp_path):
         run("--prompts", str(tmp_path / "file.jsonl"), "--model", "m", "--output_dir", str(tmp_path / "out"))
 
 
+@pytest.mark.parametrize(
+    ("reward", "needed"),
+    [
+        ("accuracy_reward", "solution"),
+        ("get_soft_overlong_punishment", "completion_ids"),
+        ("script_rewards.Length", "completion_ids"),
+    ],
+)
+@pytest.mark.parametrize("command", ["noveltybench", "sweep"])
+def test_a_reward_that_needs_more_is_refused_before_anything_is_drawn(
+    working_directory, reward, needed, command, monkeypatch
+):
+    monkeypatch.setattr("trl_diversity.evaluation.generation.make_generator", lambda *a, **k: pytest.fail("drawn"))
+    write_lines(Path("prompts.jsonl"), [{"prompt": "p"}])
+    model = ["--models", "m"] if command == "sweep" else ["--model", "m"]
+    with pytest.raises(SystemExit, match=f"{reward!r} needs {needed}"):
+        cli.main(
+            ["evaluate", command, "--prompts", "prompts.jsonl", *model, "--output_dir", "out"]
+            + ["--reward_model", reward]
+        )
+    with pytest.raises(ValueError, match=f"needs {needed}"):
+        load_quality(reward)
+
+
+def test_arguments_of_the_template_reach_a_reward_model(tmp_path, reward_model_path):
+    tokenizer = AutoTokenizer.from_pretrained(reward_model_path)
+    tokenizer.chat_template = "{{ mood }}" + tokenizer.chat_template
+    path = str(shutil.copytree(reward_model_path, tmp_path / "moody"))
+    tokenizer.save_pretrained(path)
+    scores = [
+        GenerationArguments(device="cpu", dtype="float32", chat_template_kwargs=kwargs).load_quality(path)(
+            ["p"], ["x"]
+        )
+        for kwargs in (None, {"mood": "calm"}, {"mood": "calm"})
+    ]
+    assert scores[0] != scores[1] == scores[2]
+
+
 def test_a_reward_model_scores_the_conversation(reward_model_path):
-    import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    from trl_diversity.scripts.quality import load_quality
-
     quality = load_quality(reward_model_path, device="cpu")
     found = quality(["hello", [{"role": "user", "content": "hello"}]], ["x", "a longer answer"])
     tokenizer = AutoTokenizer.from_pretrained(reward_model_path)

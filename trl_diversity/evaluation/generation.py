@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws completions to evaluate: with transformers, with vLLM, or from a server with OpenAI's interface."""
 
+import json
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from trl_diversity.evaluation.sampling import Sampling
+from trl_diversity.likelihood.answer_span import ANSWER, END_ANSWER, END_THINK, THINK, assistant_tail
+from trl_diversity.likelihood.token_text import decode
 
 
 Prompt = str | list[dict[str, Any]]
@@ -25,6 +28,7 @@ def make_generator(
     dtype: str | None = None,
     trust_remote_code: bool = False,
     batch_size: int = 16,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> Generator:
     """
     What draws completions of a model.
@@ -42,6 +46,8 @@ def make_generator(
             Of the loaded model.
         batch_size (`int`, *optional*, defaults to 16):
             Completions that transformers draws, or requests that a server gets, at the same time.
+        chat_template_kwargs (`Mapping`, *optional*):
+            Further arguments of the chat template, such as `{"enable_thinking": False}`.
 
     Returns:
         `Callable[[Sequence[Prompt], Sampling], list[list[str]]]`: `num_generations` completions for every prompt.
@@ -55,7 +61,7 @@ def make_generator(
             raise ValueError("the backend `server` needs a `base_url`, such as http://localhost:8000/v1.")
         from trl_diversity.evaluation.chat_server import ChatServer
 
-        return ChatServer(base_url, model, max_concurrency=batch_size)
+        return ChatServer(base_url, model, max_concurrency=batch_size, chat_template_kwargs=chat_template_kwargs)
     if base_url is not None:
         raise ValueError(f"`base_url` belongs to the backend `server`, not to {backend!r}.")
     if model is None:
@@ -63,9 +69,9 @@ def make_generator(
     if backend == "vllm":
         if base_model is not None:
             raise ValueError("vLLM is given a whole model: merge the adapter into `base_model` first.")
-        return VllmGenerator(model, dtype, trust_remote_code)
+        return VllmGenerator(model, dtype, trust_remote_code, chat_template_kwargs)
     loaded, tokenizer = _load_transformers(model, base_model, device, dtype, trust_remote_code)
-    return TransformersGenerator(loaded, tokenizer, batch_size)
+    return TransformersGenerator(loaded, tokenizer, batch_size, chat_template_kwargs)
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,8 @@ class Drawn:
 
     Attributes:
         text (`str`):
-            Without special tokens.
+            Without special tokens, but with think and answer tags where those are special tokens. It begins with the
+            think block that the prompt has opened, if it has, so that the text tells what is reasoning.
         finished (`bool`):
             Whether the model ended it, and not the limit of its length.
     """
@@ -102,12 +109,21 @@ class TransformersGenerator:
             Its tokenizer.
         batch_size (`int`, *optional*, defaults to 16):
             Completions of one prompt that are drawn at the same time.
+        chat_template_kwargs (`Mapping`, *optional*):
+            Further arguments of the chat template.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int = 16):
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        batch_size: int = 16,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ):
         self.model = model
         self.tokenizer = tokenizer
         self.batch_size = batch_size
+        self.chat_template_kwargs = dict(chat_template_kwargs or {})
 
     def __call__(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[str]]:
         return [[drawn.text for drawn in group] for group in self.draw(prompts, sampling)]
@@ -125,6 +141,7 @@ class TransformersGenerator:
         import torch
 
         inputs = self._encode(prompt).to(self.model.device)
+        opened = opened_reasoning(inputs["input_ids"][0].tolist(), self.tokenizer)
         length = inputs["input_ids"].shape[1]
         options: dict[str, Any] = {"max_new_tokens": self._room(length, sampling.max_tokens)}
         options["do_sample"] = sampling.temperature > 0
@@ -142,10 +159,8 @@ class TransformersGenerator:
             for start in range(0, sampling.num_generations, self.batch_size):
                 count = min(self.batch_size, sampling.num_generations - start)
                 output = self.model.generate(**inputs, num_return_sequences=count, **options)  # (count, length + new)
-                new = output[:, length:]
-                finished = (not ends.isdisjoint(row) for row in new.tolist())
-                texts = self.tokenizer.batch_decode(new, skip_special_tokens=True)
-                completions += map(Drawn, texts, finished)
+                for ids in output[:, length:].tolist():
+                    completions.append(Drawn(opened + readable_text(ids, self.tokenizer), not ends.isdisjoint(ids)))
         return completions
 
     def _room(self, length: int, max_tokens: int) -> int:
@@ -161,7 +176,9 @@ class TransformersGenerator:
         if self.tokenizer.chat_template is None:
             text = "\n\n".join(str(message["content"]) for message in as_messages(prompt))
             return self.tokenizer(text, return_tensors="pt")
-        text = self.tokenizer.apply_chat_template(as_messages(prompt), add_generation_prompt=True, tokenize=False)
+        text = self.tokenizer.apply_chat_template(
+            as_messages(prompt), add_generation_prompt=True, tokenize=False, **self.chat_template_kwargs
+        )
         return self.tokenizer(text, return_tensors="pt", add_special_tokens=False)  # the template has them
 
 
@@ -178,6 +195,7 @@ def _load_transformers(
     loading: Any = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     loaded: Any
     if base_model is None:
+        _require_known_base(model)
         loaded = AutoModelForCausalLM.from_pretrained(model, **loading)
     else:
         from peft import PeftModel
@@ -189,16 +207,38 @@ def _load_transformers(
     return loaded.to(device).eval(), tokenizer
 
 
+def _require_known_base(model: str) -> None:
+    """
+    Refuse an adapter that does not say what it belongs to.
+
+    Raises:
+        `ValueError`: if `model` is such a directory.
+    """
+    adapter = Path(model) / "adapter_config.json"
+    if adapter.is_file() and not json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path"):
+        raise ValueError(
+            f"{model!r} is an adapter that names no base, as one that was trained on a local directory: give that "
+            "as `base_model`."
+        )
+
+
 class VllmGenerator:
     """Draws with a vLLM engine in this process. Tried with vLLM 0.32 on a CPU, not on a GPU; tests use a stand-in."""
 
-    def __init__(self, model: str, dtype: str | None = None, trust_remote_code: bool = False):
+    def __init__(
+        self,
+        model: str,
+        dtype: str | None = None,
+        trust_remote_code: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ):
         try:
             import vllm
         except ImportError as error:
             raise ImportError("the backend `vllm` needs vLLM: pip install 'trl-diversity[vllm]'") from error
         self._vllm: Any = vllm
         self.engine = vllm.LLM(model=model, dtype=dtype or "auto", trust_remote_code=trust_remote_code)
+        self.chat_template_kwargs = dict(chat_template_kwargs or {})
 
     def __call__(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[str]]:
         parameters = self._vllm.SamplingParams(
@@ -210,8 +250,38 @@ class VllmGenerator:
             max_tokens=sampling.max_tokens,
             seed=sampling.seed,
         )
-        outputs = self.engine.chat([as_messages(prompt) for prompt in prompts], parameters, use_tqdm=False)
-        return [[choice.text for choice in output.outputs] for output in outputs]
+        outputs = self.engine.chat(
+            [as_messages(prompt) for prompt in prompts],
+            parameters,
+            use_tqdm=False,
+            chat_template_kwargs=self.chat_template_kwargs or None,
+        )
+        tokenizer = self.engine.get_tokenizer()
+        return [
+            [
+                opened_reasoning(output.prompt_token_ids, tokenizer) + readable_text(choice.token_ids, tokenizer)
+                for choice in output.outputs
+            ]
+            for output in outputs
+        ]
+
+
+def opened_reasoning(prompt_ids: Sequence[int], tokenizer: Any) -> str:
+    """
+    The think block that a prompt opens for the answer, `""` if it opens none or closes it.
+
+    Without it reasoning that never ends could not be told from an answer.
+    """
+    tail = assistant_tail(prompt_ids, tokenizer)
+    return tail if THINK in tail and END_THINK not in tail else ""
+
+
+def readable_text(ids: Sequence[int], tokenizer: Any) -> str:
+    """Text of sampled tokens without special tokens, except for think and answer tags where those are such tokens."""
+    tags = {tokenizer.convert_tokens_to_ids(tag) for tag in (THINK, END_THINK, ANSWER, END_ANSWER)}
+    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    left_out = special.union(tokenizer.all_special_ids) - tags
+    return decode([index for index in ids if index not in left_out], tokenizer)
 
 
 def _seed_of(prompt: Prompt, seed: int) -> int:

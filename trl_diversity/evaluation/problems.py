@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from trl_diversity.evaluation.answer_checking import reference_answer
 from trl_diversity.evaluation.intervals import bootstrap_interval
 from trl_diversity.evaluation.metrics import pass_at_k
 
@@ -33,7 +34,7 @@ def parse_problems(rows: Iterable[dict[str, Any]], source: str = "the file") -> 
     Args:
         rows (`Iterable[dict]`):
             The question is in the first of the keys `question`, `problem`, `prompt`, the answer in that of `answer`,
-            `final_answer`, `reference`.
+            `final_answer`, `reference`. A list of answers is one answer that has all of them, such as both roots.
         source (`str`, *optional*):
             Named in errors.
 
@@ -58,6 +59,7 @@ def _parse_problem(row: dict[str, Any], number: int) -> Problem:
     completions = row.get("completions", row.get("generations"))
     correct = row.get("correct")
     answer = next((row[key] for key in ANSWER_KEYS if row.get(key) is not None), None)
+    answer = _one_answer(answer)
     if correct is None and (answer is None or not str(answer).strip()):
         keys = ", ".join(map(repr, row)) or "none"
         raise ValueError(f"expected a reference as one of {', '.join(map(repr, ANSWER_KEYS))}; the keys are {keys}")
@@ -77,6 +79,16 @@ def _parse_problem(row: dict[str, Any], number: int) -> Problem:
         completions,
         None if correct is None else list(map(bool, correct)),
     )
+
+
+def _one_answer(answer: Any) -> Any:
+    """The answer as a text or a number; of a list the answers without dollars and boxes, separated by commas."""
+    if isinstance(answer, list):
+        answers = [_one_answer(part) for part in answer]
+        return answers[0] if len(answers) == 1 else ", ".join(map(reference_answer, answers))
+    if answer is None or isinstance(answer, str | int | float):
+        return answer
+    raise ValueError(f"an answer is a text, a number or a list of them, got {type(answer).__name__} {answer!r:.80}")
 
 
 def default_ks(problems: Sequence[Problem]) -> list[int]:

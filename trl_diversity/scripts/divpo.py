@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from trl_diversity.likelihood.answer_span import END_THINK, THINK
 from trl_diversity.scripts.build_divpo_pairs import DivpoSelectionArguments, make_pair
 from trl_diversity.scripts.parsing import StrictParser, export_environment
 from trl_diversity.scripts.training import TrainingScriptArguments
@@ -42,6 +43,9 @@ class DivpoScriptArguments(TrainingScriptArguments, DivpoSelectionArguments):
             Temperature of the completions.
         max_completion_length (`int`, *optional*, defaults to `1024`):
             Most tokens of a completion.
+        chat_template_kwargs (`dict`, *optional*):
+            Further arguments of the chat template, such as `{"enable_thinking": false}`, for sampling, training and a
+            reward model's template.
     """
 
     rounds: int = field(default=10, metadata={"help": "How often groups are sampled, paired and trained on."})
@@ -49,6 +53,9 @@ class DivpoScriptArguments(TrainingScriptArguments, DivpoSelectionArguments):
     num_generations: int = field(default=8, metadata={"help": "Completions per prompt."})
     sampling_temperature: float = field(default=1.0, metadata={"help": "Temperature of the completions."})
     max_completion_length: int = field(default=1024, metadata={"help": "Most tokens of a completion."})
+    chat_template_kwargs: dict[str, Any] | None = field(
+        default=None, metadata={"help": 'Arguments of the chat template, such as {"enable_thinking": false}.'}
+    )
 
     def __post_init__(self):
         DivpoSelectionArguments.__post_init__(self)
@@ -98,7 +105,9 @@ def main(script_args: DivpoScriptArguments, training_args: Any, model_args: Any)
     if script_args.max_prompt_tokens is not None:
         from trl_diversity.data.prompt_lengths import drop_long_prompts
 
-        dataset = drop_long_prompts(dataset, tokenizer, script_args.max_prompt_tokens)
+        dataset = drop_long_prompts(
+            dataset, tokenizer, script_args.max_prompt_tokens, script_args.chat_template_kwargs
+        )
     peft_config = get_peft_config(model_args)
     if has_pairs:
         trainer = _train_on(dataset, model, tokenizer, training_args, peft_config)
@@ -111,6 +120,7 @@ def main(script_args: DivpoScriptArguments, training_args: Any, model_args: Any)
             script_args.reward_model_device or str(training_args.device),
             script_args.reward_model_dtype or model_args.dtype,
             training_args.trust_remote_code,
+            script_args.chat_template_kwargs,
         )
         prompts = [row["prompt"] for row in dataset]
         _require_room(prompts, tokenizer, script_args, training_args)
@@ -144,7 +154,8 @@ def _require_room(
     """Make sure that DPO reads whole answers: it cuts what is longer than `max_length`."""
     from trl_diversity.data.prompt_lengths import prompt_token_counts
 
-    needed = max(prompt_token_counts(prompts, tokenizer)) + script_args.max_completion_length + 1  # and its end
+    counts = prompt_token_counts(prompts, tokenizer, script_args.chat_template_kwargs)
+    needed = max(counts) + script_args.max_completion_length + 1  # and its end
     if training_args.max_length is not None and training_args.max_length < needed:
         raise SystemExit(
             f"trl-diversity divpo: `max_length` is {training_args.max_length}, so that DPO would cut answers: the "
@@ -281,14 +292,15 @@ def _sample_pairs(
         max_tokens=script_args.max_completion_length,
         seed=seed,
     )
-    drawn = TransformersGenerator(model, tokenizer).draw(prompts, sampling)
+    template = script_args.chat_template_kwargs
+    drawn = TransformersGenerator(model, tokenizer, chat_template_kwargs=template).draw(prompts, sampling)
     texts = [[one.text for one in group] for group in drawn]
     rewards = [quality([prompt] * len(group), group) for prompt, group in zip(prompts, texts, strict=True)]
     groups = [CompletionGroup(prompt_text(prompt), group) for prompt, group in zip(prompts, texts, strict=True)]
     diversities = measure(groups)
     pairs, counts, rewritten = [], Counter[str](), 0
     for prompt, group, group_quality, found in zip(prompts, drawn, rewards, diversities, strict=True):
-        kept = [place for place, one in enumerate(group) if keeps_text(tokenizer, prompt, one.text)]
+        kept = [place for place, one in enumerate(group) if keeps_text(tokenizer, prompt, one.text, template)]
         rewritten += len(group) - len(kept)
         pair, reason = make_pair(
             {"prompt": prompt, "completions": [group[place].text for place in kept]},
@@ -300,6 +312,8 @@ def _sample_pairs(
         counts["pairs" if reason is None else reason if kept else "rewritten by the chat template"] += 1
         if pair is not None:
             pairs.append({name: pair[name] for name in ("prompt", "chosen", "rejected")})
+            if template:
+                pairs[-1]["chat_template_kwargs"] = template  # which TRL reads from the row
     report: dict[str, Any] = {"groups": len(groups), **counts}
     report["rewritten_completions"] = rewritten
     report["unfinished_completions"] = sum(not one.finished for group in drawn for one in group)
@@ -310,7 +324,7 @@ def _sample_pairs(
     return pairs, report
 
 
-def keeps_text(tokenizer: Any, prompt: Any, text: str) -> bool:
+def keeps_text(tokenizer: Any, prompt: Any, text: str, chat_template_kwargs: dict[str, Any] | None = None) -> bool:
     """
     Whether DPO would train on a completion as it was sampled, white space around it aside.
 
@@ -322,13 +336,18 @@ def keeps_text(tokenizer: Any, prompt: Any, text: str) -> bool:
         prompt (`str` or `list[dict]`):
             A text is trained on as it is.
         text (`str`):
-            The completion.
+            The completion, with the think block that the prompt opens.
+        chat_template_kwargs (`dict`, *optional*):
+            Further arguments of the template.
     """
     if isinstance(prompt, str):
         return True
-    before = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
-    whole = tokenizer.apply_chat_template([*prompt, {"role": "assistant", "content": text}], tokenize=False)
-    return whole.startswith(before) and whole[len(before) :].lstrip().startswith(text.strip())
+    options: dict[str, Any] = {"tokenize": False, **(chat_template_kwargs or {})}
+    before = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, **options)
+    whole = tokenizer.apply_chat_template([*prompt, {"role": "assistant", "content": text}], **options)
+    opened = before[before.rfind(THINK) :] if before.rfind(THINK) > before.rfind(END_THINK) else ""
+    sampled = text.removeprefix(opened).strip()
+    return whole.startswith(before) and whole[len(before) :].lstrip().startswith(sampled)
 
 
 def _train_on(

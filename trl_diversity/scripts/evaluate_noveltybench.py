@@ -137,8 +137,11 @@ def main(args: NoveltyBenchArguments, partition: PartitionModelArguments, genera
     """
     from trl_diversity.evaluation.noveltybench import summarize
     from trl_diversity.evaluation.noveltybench_checks import check_published_summary
+    from trl_diversity.scripts.quality import require_no_columns
 
     try:
+        if args.reward_model is not None:
+            require_no_columns(args.reward_model)
         rows = _rows(args, generation)
         settings = _settings(args, partition, generation, rows)
         rows = _partitioned(rows, args, partition, generation)
@@ -226,7 +229,6 @@ def _scored(
         return rows, []
     from trl_diversity.evaluation.metrics import novelty_utility, reward_to_quality
     from trl_diversity.evaluation.noveltybench import fill_scores
-    from trl_diversity.scripts.quality import load_quality
 
     thresholds = args.quality_thresholds or list(QUALITY_THRESHOLDS)
     settings = {
@@ -237,7 +239,7 @@ def _scored(
     journal = _journal(args, "scores.jsonl", {**settings, "patience": args.patience})
     if any(row.generations is None for row in missing):
         raise ValueError("a row has neither scores nor generations: there is nothing to score.")
-    quality = load_quality(args.reward_model, generation.device, generation.dtype, generation.trust_remote_code)
+    quality = generation.load_quality(args.reward_model)
 
     def score(row: Any) -> dict[str, Any]:
         rewards = quality([row.prompt or ""] * len(row.generations), row.generations)

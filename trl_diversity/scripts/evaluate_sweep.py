@@ -110,15 +110,16 @@ def _points(
     args: SweepArguments, partition: PartitionModelArguments, generation: GenerationArguments
 ) -> list[dict[str, Any]]:
     from trl_diversity.diversity.measures import PartitionDiversity
-    from trl_diversity.scripts.quality import load_quality
+    from trl_diversity.scripts.quality import require_no_columns
 
+    require_no_columns(args.reward_model)
     prompts = _read_prompts(args)
     groups = {}
     for name, model in zip(args.labels or args.models, args.models, strict=True):
         groups[name] = _draw(name, model, prompts, args, generation)
     equivalence = partition.load(generation.device, trust_remote_code=generation.trust_remote_code)
     measure = PartitionDiversity(equivalence, clustering=args.clustering)
-    quality = load_quality(args.reward_model, generation.device, generation.dtype, generation.trust_remote_code)
+    quality = generation.load_quality(args.reward_model)
     return [
         {"model": name, "temperature": temperature, **_measured(prompts, completions, measure, quality)}
         for name, by_temperature in groups.items()

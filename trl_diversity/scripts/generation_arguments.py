@@ -27,6 +27,9 @@ class GenerationArguments:
             See [`Sampling`].
         system_prompt (`str`, *optional*):
             System message before every prompt.
+        chat_template_kwargs (`dict`, *optional*):
+            Further arguments of the chat template, such as `{"enable_thinking": false}`; a reward model's template
+            gets them too, as in training.
         generation_batch_size (`int`, *optional*, defaults to `16`):
             Completions at a time (transformers), or requests at a time (server).
         device (`str`, *optional*), dtype (`str`, *optional*):
@@ -54,6 +57,9 @@ class GenerationArguments:
     max_tokens: int | None = field(default=None, metadata={"help": "Most tokens of a completion."})
     seed: int | None = field(default=None, metadata={"help": "Seed of the draws."})
     system_prompt: str | None = field(default=None, metadata={"help": "System message before every prompt."})
+    chat_template_kwargs: dict[str, Any] | None = field(
+        default=None, metadata={"help": 'Arguments of the chat template, such as {"enable_thinking": false}.'}
+    )
     generation_batch_size: int = field(
         default=16, metadata={"help": "Completions at a time (transformers), or requests at a time (server)."}
     )
@@ -85,7 +91,14 @@ class GenerationArguments:
             self.dtype,
             self.trust_remote_code,
             self.generation_batch_size,
+            self.chat_template_kwargs,
         )
+
+    def load_quality(self, reward_model: str) -> Any:
+        """What scores completions, on the same device."""
+        from trl_diversity.scripts.quality import load_quality
+
+        return load_quality(reward_model, self.device, self.dtype, self.trust_remote_code, self.chat_template_kwargs)
 
     def prompt_for(self, text: Any) -> Any:
         """A prompt with the system message before it, if there is one."""
@@ -103,5 +116,6 @@ class GenerationArguments:
             "base_model": self.base_model,
             "base_url": url,
             "system_prompt": self.system_prompt,
+            "chat_template_kwargs": self.chat_template_kwargs,
             **asdict(self.sampling(default_preset)),
         }

@@ -8,8 +8,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 
+_GIVEN = ("self", "prompts", "completions")
+
+
 def load_quality(
-    name: str, device: str | None = None, dtype: str | None = None, trust_remote_code: bool = False
+    name: str,
+    device: str | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+    chat_template_kwargs: dict[str, Any] | None = None,
 ) -> Callable[[Sequence[Any], Sequence[str]], list[float]]:
     """
     A function of prompts and completions that gives one reward each.
@@ -20,23 +27,28 @@ def load_quality(
             name of one of TRL's.
         device (`str`, *optional*), dtype (`str`, *optional*), trust_remote_code (`bool`, *optional*):
             Of a reward model.
+        chat_template_kwargs (`dict`, *optional*):
+            Further arguments of its chat template.
 
     Returns:
         `Callable[[Sequence[Any], Sequence[str]], list[float]]`: prompts are texts or conversations; functions get both
         as conversations.
 
     Raises:
-        `ValueError`: on use, if a reward is missing or not finite.
+        `ValueError`: if a function needs more than prompts and completions; on use, if a reward is missing or not
+            finite.
     """
     from trl_diversity.devices import process_device
     from trl_diversity.evaluation.generation import as_messages
     from trl_diversity.scripts.reward_functions import resolve_reward_functions
 
+    require_no_columns(name)
     (reward,) = resolve_reward_functions(
         [name],
         max_completion_length=4096,
         dtype=dtype,
         device=device or str(process_device()),
+        chat_template_kwargs=chat_template_kwargs,
         trust_remote_code=trust_remote_code,
     )
 
@@ -55,3 +67,34 @@ def load_quality(
 
 async def _value_of(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
+
+
+def require_no_columns(name: str) -> None:
+    """
+    Refuse a reward function that needs more than prompts and completions, before any is drawn. Nothing is loaded.
+
+    Args:
+        name (`str`):
+            As for [`load_quality`].
+
+    Raises:
+        `ValueError`: naming what it needs, or if the name is no reward.
+    """
+    from trl_diversity.scripts.reward_functions import reward_function
+
+    function = reward_function(name)
+    if function is None:
+        return
+    needed = [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and parameter.name not in _GIVEN
+    ]
+    if needed:
+        raise ValueError(
+            f"the reward {name!r} needs {', '.join(needed)} besides prompts and completions, which there is none of "
+            "here. Name a reward model or a function of these two; answers with references are graded by "
+            "`trl-diversity evaluate pass-at-k`"
+        )

@@ -67,6 +67,24 @@ def resolve_reward_functions(
     ]
 
 
+def reward_function(name: str) -> Any:
+    """
+    What is called for a reward that is a function, and `None` for a reward model. Nothing is built or loaded.
+
+    Raises:
+        `FileNotFoundError`, `ImportError`, `ValueError`: as [`resolve_reward_functions`] does.
+    """
+    kind = _kind(name)
+    if kind == "registered":
+        return registered_reward(name, max_completion_length=1)
+    if kind != "dotted":
+        return None
+    from trl_diversity.trainers.diversity_source import import_dotted
+
+    found = import_dotted(name)
+    return found.__call__ if isinstance(found, type) else found
+
+
 def _reward_model(
     name: str, device: str | None, chat_template_kwargs: dict[str, Any] | None, dtype: str | None, trust: bool
 ) -> Any:
