@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from transformers import GenerationConfig
 
 from tests import tiny
 from tests.darl.taught import save_taught
@@ -53,8 +54,15 @@ def command(tmp_path_factory: pytest.TempPathFactory, classifier_path: str) -> I
 
 @pytest.fixture(scope="session")
 def policy_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Policy that has seen a few answers."""
-    return save_taught(tmp_path_factory.mktemp("policy"))
+    """
+    Policy that has seen a few answers. Its own generation settings, which vLLM takes where a request has none, would
+    draw the likeliest token alone and punish repetition.
+    """
+    path = save_taught(tmp_path_factory.mktemp("policy"))
+    config = GenerationConfig.from_pretrained(path)
+    config.update(do_sample=True, top_k=1, repetition_penalty=1.3)
+    config.save_pretrained(path)
+    return path
 
 
 @pytest.fixture(scope="session")
