@@ -166,13 +166,13 @@ def _with_head(settings: CrossEncoderSettings) -> "CrossEncoder":
     device = "cpu" if settings.use_cpu else None
     config = AutoConfig.from_pretrained(settings.base_model, **shared)
     architectures = config.architectures or []
-    if any(name.endswith("ForSequenceClassification") for name in architectures):
-        if config.num_labels != settings.num_labels:
-            logger.warning(
-                "the base is a classifier with %d labels: a new head with %d takes the place of its own",
-                config.num_labels,
-                settings.num_labels,
-            )
+    is_classifier = any(name.endswith("ForSequenceClassification") for name in architectures)
+    if is_classifier and config.num_labels != settings.num_labels:
+        logger.warning(
+            "the base is a classifier with %d labels: a new head with %d takes the place of its own",
+            config.num_labels,
+            settings.num_labels,
+        )
     if not any(name.endswith("ForCausalLM") for name in architectures):
         return CrossEncoder(
             settings.base_model,

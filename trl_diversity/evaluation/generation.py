@@ -278,10 +278,10 @@ def opened_reasoning(prompt_ids: Sequence[int], tokenizer: Any) -> str:
 
 def readable_text(ids: Sequence[int], tokenizer: Any) -> str:
     """Text of sampled tokens without special tokens, except for think and answer tags where those are such tokens."""
-    tags = {tokenizer.convert_tokens_to_ids(tag) for tag in (THINK, END_THINK, ANSWER, END_ANSWER)}
-    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-    left_out = special.union(tokenizer.all_special_ids) - tags
-    return decode([index for index in ids if index not in left_out], tokenizer)
+    added = tokenizer.added_tokens_decoder
+    special = {index for index, token in added.items() if token.special}.union(tokenizer.all_special_ids)
+    tags = {index for index, token in added.items() if token.content in (THINK, END_THINK, ANSWER, END_ANSWER)}
+    return decode([index for index in ids if index not in special - tags], tokenizer)
 
 
 def _seed_of(prompt: Prompt, seed: int) -> int:
