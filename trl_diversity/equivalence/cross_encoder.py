@@ -327,7 +327,13 @@ def _require_trained_head(name_or_path: str, shared: dict[str, Any]) -> None:
     if kind == "pair classifier" and not is_classifier:
         return  # saved by sentence-transformers with its head as a module of its own, which it loads strictly
     _, loading_info = AutoModelForSequenceClassification.from_pretrained(
-        name_or_path, config=config, device_map="meta", output_loading_info=True, use_safetensors=True, **shared
+        name_or_path,
+        config=config,
+        device_map="meta",
+        output_loading_info=True,
+        use_safetensors=True,
+        use_kernels=False,  # there are none for "meta"
+        **shared,
     )
     missing = sorted(loading_info["missing_keys"])
     if missing:
